@@ -71,5 +71,5 @@ class Closing:
         within_s = max((work.within_s for work in works), default=0.0)
         with self._changed:
             if not self._changed.wait_for(lambda: self._works.isdisjoint(works), within_s):
-                self._log.warning("closing the store under a worker that does not stop; its jobs will be found as lost")
+                self._log.warning("closing the store although a worker has not stopped; a reaper will recover its jobs")
                 self._works.difference_update(works)

@@ -375,7 +375,7 @@ def test_a_report_that_comes_long_after_its_zombie_still_counts() -> None:
     lines = [line("zombie", NOW - 3000, job_id="j"), line("stale_report", job_id="j")]
     watched = Watched("false_positives")
     [message] = watched.look(0, *lines)
-    assert "1 of 1 zombie (100%) in 1 h were none" in message.text
+    assert "1 of 1 zombie (100%) in 1 h were false alarms" in message.text
     [over] = watched.look(601)
     assert over.text == "over: false positives are at most 5% again"
     assert Thresholds().longest_s == FALSE_WINDOWS * 600
@@ -442,7 +442,7 @@ def test_limits_may_be_as_strict_and_as_lax_as_they_make_sense(limits: dict[str,
     [
         ({}, "needs a channel"),
         ({"log": True, "on": ["party"]}, "no alert on 'party'"),
-        ({"log": True, "on": []}, "needs something"),
+        ({"log": True, "on": []}, "needs a condition"),
         ({"log": True, "limits": {"zombies": 3}}, "no limit 'zombies'"),
         ({"command": "notify --now"}, "a list of words"),
         ({"log": True, "secret": "0123456789"}, "for a webhook"),

@@ -394,7 +394,7 @@ def test_a_queue_that_no_task_names_is_served_with_a_warning(
     assert served[-1].queues == ("mail", "typo")
     [warning] = caplog.messages
     assert warning.startswith("queue 'typo' is not named by any task of shop:app; it is served, but")
-    assert warning.endswith("Named are: default, mail")
+    assert warning.endswith("The named queues: default, mail")
 
 
 def test_the_exit_code_of_a_worker_is_its_supervisors(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -556,7 +556,7 @@ def test_whoever_signals_is_told_if_nobody_waits_for_it(run: Run, store: Store) 
 @pytest.mark.parametrize("name", ["approve:2", "Approve:2", " approve:"])
 def test_an_answer_is_no_signal_for_anybody_to_send(run: Run, store: Store, url: str, name: str) -> None:
     job = asking(store)
-    assert "`holdfast held approve ID`" in run("workflows", "signal", job.id, name, "true", code=2).stderr
+    assert "let a person approve the job" in run("workflows", "signal", job.id, name, "true", code=2).stderr
     with App(url) as app, pytest.raises(UsageError, match=r"flow\.approve"):
         app.signal(job.id, name, True)
     assert store.inbox(job.id).signals == []

@@ -87,6 +87,6 @@ def test_a_child_that_lived_and_sent_no_heartbeat_was_ended_by_its_supervisor() 
 
 
 def test_a_child_that_could_not_load_the_app_has_said_why() -> None:
-    words = "could not load the app, for the reason that it gave"
+    words = "could not load the app; it has logged the reason"
     assert how_a_child_ended(EXIT_UNUSABLE, silent=False, enrolled=False) == words
     assert how_a_child_ended(1, silent=False, enrolled=False) == "exited with code 1"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.settlement import own_ending
+from holdfast.core.settlement import own_event
 from holdfast.core.verdict import Failed, Lost, Outcome, Stalled, TimedOut, judge
 from tests.factory import a_job
 
@@ -23,5 +23,5 @@ from tests.factory import a_job
 def test_only_an_attempt_itself_reports_its_end(outcome: Outcome, kind: str | None, budget: int) -> None:
     """What a reaper says of it is no report, also where that ends the job."""
     job = a_job(attempts_max=budget, crashes_max=budget)
-    ending = own_ending(judge(outcome, job, 0.0, chance=0.5))
+    ending = own_event(judge(outcome, job, 0.0, chance=0.5))
     assert (ending.kind if ending else None) == kind

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from holdfast.core.machine import MOVES, State, Transition
 from holdfast.core.policy import OnCrash
 from holdfast.core.records import Job, NewEvent
-from holdfast.core.settlement import own_ending, settlement
+from holdfast.core.settlement import own_event, settlement
 from holdfast.core.stop_reason import full_reason
 from holdfast.core.transitions import apply_verdict
 from holdfast.core.verdict import (
@@ -877,10 +877,10 @@ def test_a_settlement_says_whether_its_judge_knew_of_the_cancel(cancel: bool) ->
 def test_an_attempts_own_ending_is_the_line_that_tells_of_it_and_no_other() -> None:
     claimed, failed = NewEvent("claimed", {"attempt": 1}), NewEvent("failed", {"error": "boom"})
     verdict = judge(Failed("boom"), RUNNING, NOW, chance=0.5)
-    ending = own_ending(msgspec.structs.replace(verdict, events=(claimed, failed)))
+    ending = own_event(msgspec.structs.replace(verdict, events=(claimed, failed)))
     assert ending == failed
     for others in ((), (claimed,), (claimed, NewEvent("succeeded")), (NewEvent("zombie"), NewEvent("dead"))):
-        assert own_ending(msgspec.structs.replace(verdict, events=others)) is None
+        assert own_event(msgspec.structs.replace(verdict, events=others)) is None
 
 
 @pytest.mark.parametrize(("looked", "came", "ready"), [(None, 1, False), (1, 1, False), (2, 1, False), (0, 1, True)])

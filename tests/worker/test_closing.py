@@ -142,7 +142,7 @@ def test_a_handler_that_never_stops_does_not_keep_an_app_from_closing(
     running, _ = run_aside(runner.run)
     assert closing.begun.wait(PATIENCE_S)
     joined(closing.close_aside())
-    assert "closing the store under a worker that does not stop" in caplog.text
+    assert "closing the store although a worker has not stopped" in caplog.text
     stuck.set()
     joined(running)
 

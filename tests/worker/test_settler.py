@@ -182,7 +182,7 @@ def test_a_batch_that_errors_is_split_and_the_bad_one_fails_with_the_reason(hous
         jobs = house.app.enqueue_many(drafts)
         for n, job in enumerate(jobs):
             if n == 7:
-                with pytest.raises(JobDead, match=f"its ending could not be written: .*{error}"):
+                with pytest.raises(JobDead, match=f"its outcome could not be stored: .*{error}"):
                     job.result(60)
             else:
                 assert job.result(60) == f"result {n}"

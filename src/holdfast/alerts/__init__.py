@@ -39,7 +39,7 @@ def declare(
         raise UsageError(f"there is no alert on {min(unknown)!r}; known: {', '.join(KINDS)}")
     wanted: tuple[AlertKind, ...] = tuple(kind for kind in KINDS if kind in named)
     if not wanted:
-        raise UsageError(f"an alert needs something to tell of: on= {', '.join(KINDS)}")
+        raise UsageError(f"an alert needs a condition: on= {', '.join(KINDS)}")
     channels: list[Channel] = [LogChannel()] if log else []
     if command:
         channels.append(CommandChannel(command, secrets=[each for each in (secret, webhook) if each]))

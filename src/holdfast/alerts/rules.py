@@ -231,8 +231,8 @@ def _false_positives(lines: Sequence[Line], limits: Thresholds) -> dict[Key, Sym
         "workers": len({line.worker_id for line in false}),
     }
     text = (
-        f"{len(false)} of {counted(len(zombies), 'zombie')} ({rate:.0%}) in {span(limits.longest_s)} were none: they "
-        "reported later, which was refused; leases are too short for the work, or hosts are overloaded"
+        f"{len(false)} of {counted(len(zombies), 'zombie')} ({rate:.0%}) in {span(limits.longest_s)} were false "
+        "alarms: the worker reported later and was refused; leases are too short for the work, or hosts are overloaded"
     )
     return {
         ("false_positives", ""): Symptom([late[line.job_id, line.fence] for line in false], lambda *_: text, numbers)

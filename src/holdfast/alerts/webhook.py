@@ -89,7 +89,7 @@ class Webhook:
                 return Sent(False, self._refusal())
             status = self._post(addresses, body, give_up_at)
         except ssl.SSLCertVerificationError as error:
-            return Sent(False, f"its certificate is not good: {error.verify_message}")
+            return Sent(False, f"its certificate is not valid: {error.verify_message}")
         except socket.gaierror:
             return Sent(False, "its host name is not known here", again=True)
         except TimeoutError:
@@ -103,7 +103,7 @@ class Webhook:
         if 200 <= status < 300:
             return Sent(True, f"answered {status}")
         if 300 <= status < 400:
-            return Sent(False, f"answered {status}: it sends us elsewhere, and no redirect is followed")
+            return Sent(False, f"answered {status}: it redirects, and Holdfast follows no redirect")
         return Sent(False, f"answered {status}", again=status >= 500 or status in RETRIED)
 
     def close(self) -> None: ...

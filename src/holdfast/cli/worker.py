@@ -133,6 +133,6 @@ def _warn_of_strange_queues(app: App, ref: str, queues: Sequence[str]) -> None:
         if queue not in named:
             logging.getLogger("holdfast.worker").warning(
                 "queue %r is not named by any task of %s; it is served, but gets only jobs that were enqueued to it by "
-                "name. Named are: %s",
+                "name. The named queues: %s",
                 *(queue, ref, listed(named, 10) or "none"),
             )

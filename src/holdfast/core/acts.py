@@ -111,7 +111,7 @@ def _check_repeated(job: Job, steps: Sequence[Step], first: Step) -> None:
     if again := [step.name for step in would_repeat(steps, first)]:
         which, it = _listed(again, "happened, or may have,", "happened, or may have,")
         raise IllegalMove(
-            f"workflow {job.id}: {which} and must not be repeated; from {first.name!r} on it would be: go on from a "
+            f"workflow {job.id}: {which} and must not be repeated; from {first.name!r} on it would be: continue from a "
             f"later step, or say that {it} to be run again (repeat_step=True)",
             needs="repeat_step",
         )

@@ -79,7 +79,7 @@ def how_a_child_ended(code: int | None, *, silent: bool, enrolled: bool) -> str:
     if code is None:
         return "ended, and its exit code is not known"
     if code == EXIT_UNUSABLE and not enrolled:
-        return "could not load the app, for the reason that it gave"
+        return "could not load the app; it has logged the reason"
     if silent:
         return f"{how_it_ended(code)}: it was alive but did not beat, so its supervisor ended it"
     return how_it_ended(code) + _WORDS.get(code, "")

@@ -1,7 +1,7 @@
 """Compare what a store reports about itself with what this process saw before: is it still the same store?
 
 A store has an identity, and counters that only rise: its incarnation, the beats of its workers, how often rows were
-removed. A job that is there stays until it is removed, and one whose ending was acknowledged does not run under the
+removed. A job that is there stays until it is removed, and one whose outcome was acknowledged does not run under the
 same claim again. A store that says otherwise was replaced, rewound or emptied. One missing job is not enough: a person
 may have deleted it with SQL, and that must not stop every worker.
 """

@@ -69,7 +69,7 @@ def _no_doubled_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
         doubled = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {doubled!r} stands there twice")
+        raise ValueError(f"the key {doubled!r} occurs twice")
     return found
 
 

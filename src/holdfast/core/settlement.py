@@ -76,7 +76,7 @@ def stale_report(state: State, fence_now: int, reported: State | None = None, st
     return NewEvent("stale_report", {**said, "state": State(state).value, "fence_now": fence_now})
 
 
-def own_ending(verdict: Verdict) -> NewEvent | None:
+def own_event(verdict: Verdict) -> NewEvent | None:
     """Return the line that this verdict, if it is an attempt's own report, writes to the journal under its fence.
 
     The same line there already: the report is a repeat of one that was accepted before.

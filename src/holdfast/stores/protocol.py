@@ -101,7 +101,7 @@ def in_words(doubt: Doubt) -> str:
         case "worker":
             what = f"the row of worker {doubt.worker} is missing"
         case "settled job":
-            what = "a job whose ending was acknowledged runs again under the same claim"
+            what = "a job whose outcome was acknowledged runs again under the same claim"
         case "known job":
             what = f"job {doubt.seen} is missing, although no program has removed jobs"
         case "truncate":
@@ -503,7 +503,7 @@ class Store(Protocol):
     def standing(self, worker_id: str, known: Sequence[str], settled: Lease | None) -> Standing:
         """Return what the store says about itself. Only reads.
 
-        `known`: the ids of jobs that were there; `settled`: a lease whose ending was acknowledged.
+        `known`: the ids of jobs that were there; `settled`: a lease whose outcome was acknowledged.
         """
         ...
 

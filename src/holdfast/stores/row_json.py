@@ -155,7 +155,7 @@ def policy(declared: Policy) -> list[Any]:
 
 
 def lease_token(lease: Lease | None) -> dict[str, Any]:
-    """Write the lease whose ending was acknowledged, if any, as `standing` asks for it."""
+    """Write the lease whose outcome was acknowledged, if any, as `standing` asks for it."""
     if lease is None:
         return {"settled": None, "fence": None, "claim_id": None}
     return {"settled": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
@@ -184,14 +184,14 @@ def is_plain_success(settlement: Settlement) -> bool:
     return is_done and settlement.seen_lease_until is None and not saw_steps
 
 
-def plain_ending(settlement: Settlement) -> list[Any]:
+def success_row(settlement: Settlement) -> list[Any]:
     """Flatten a plain success."""
     lease = settlement.lease
     verdict = settlement.verdict
     return [lease.job_id, lease.fence, lease.claim_id, verdict.result, verdict.progress, verdict.note]
 
 
-def ending(settlement: Settlement) -> list[Any]:
+def settlement_row(settlement: Settlement) -> list[Any]:
     """Flatten any settlement."""
     lease, verdict = settlement.lease, settlement.verdict
     return [

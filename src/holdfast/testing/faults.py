@@ -93,7 +93,7 @@ class FaultyStore:
         if fault.before_s:
             self._wait(fault.before_s)
         if fault.error and not fault.done:
-            raise StoreUnavailable(f"{verb}: the store did not hear (a fault on purpose)")
+            raise StoreUnavailable(f"{verb}: the call did not reach the store (a fault on purpose)")
         answer = act(*arguments, **named)
         if fault.after_s:
             self._wait(fault.after_s)

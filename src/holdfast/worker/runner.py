@@ -111,7 +111,7 @@ class Runner:
         self._supervisor = supervisor
         self._may_exit = may_exit  # this process is ours alone, and a supervisor starts it again
         self._until_idle = until_idle  # leave when nothing is due and nothing runs
-        self._stop_s, self._flush_s = stop_s, flush_s  # the time to stop a handler, and to save its ending
+        self._stop_s, self._flush_s = stop_s, flush_s  # the time to stop a handler, and to save its outcome
         self._tasks = dict(app.tasks)
         self._queues = list(options.queues) or sorted({task.queue for task in self._tasks.values()}) or ["default"]
         self._beat_s = min((task.policy.beat_every_s for task in self._tasks.values()), default=10.0)
@@ -154,7 +154,7 @@ class Runner:
 
     @property
     def settled(self) -> int:
-        """Return how many endings the store has acknowledged."""
+        """Return how many outcomes the store has acknowledged."""
         return self._settler.settled
 
     @property

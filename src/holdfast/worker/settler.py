@@ -35,7 +35,7 @@ from holdfast.worker.executors import outage
 
 log = logging.getLogger("holdfast.worker")
 
-BATCH = 1000  # endings of one commit: the thread waits for the interpreter a few times in each, a busy one 5 ms a time
+BATCH = 1000  # outcomes of one commit: the thread waits for the interpreter a few times in each, a busy one 5 ms a time
 AttemptEnd = tuple[Attempt, Outcome]
 
 
@@ -56,15 +56,15 @@ class Settler:
         self._forget = forget
         self._hooks = hooks
         self._journal_all = journal_all
-        self._endings: deque[AttemptEnd] = deque()
+        self._outcomes: deque[AttemptEnd] = deque()
         self._locked: LockedRows[AttemptEnd] = LockedRows(clock)
         self._wake = threading.Event()
         self._idle = threading.Event()
         self._idle.set()
         self._closing = False
-        self._backoff = StoreBackoff(log, clock, "endings are kept until the store takes them")
+        self._backoff = StoreBackoff(log, clock, "outcomes are kept until the store takes them")
         self.settled = 0
-        self.last: Lease | None = None  # whose ending was accepted
+        self.last: Lease | None = None  # whose outcome was accepted
         self._in_hand: list[AttemptEnd] = []  # what is being written
         self._outdated: set[Attempt] = set()  # whose rows have changed since they were judged
         self._unsaved = 0  # how many were given up, because the store failed at the end
@@ -74,8 +74,8 @@ class Settler:
         self._thread.begin(died)
 
     def put(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Take an ending; it is written within milliseconds."""
-        self._endings.append((attempt, _with_log(attempt, outcome)))
+        """Take an outcome; it is stored within milliseconds."""
+        self._outcomes.append((attempt, _with_log(attempt, outcome)))
         if self._idle.is_set():  # after the append: otherwise the thread could call itself idle in between
             self._idle.clear()
         if not self._wake.is_set():
@@ -83,7 +83,7 @@ class Settler:
 
     @property
     def is_idle(self) -> bool:
-        """Say whether every ending that was put has been written."""
+        """Say whether every outcome that was put has been stored."""
         return self._idle.is_set()
 
     def flush(self, timeout_s: float) -> bool:
@@ -137,7 +137,7 @@ class Settler:
         return None
 
     def settled_itself(self, attempt: Attempt) -> None:
-        """Note that the store has acknowledged an ending that came with the task's own writes."""
+        """Note that the store has acknowledged an outcome that came with the task's own writes."""
         self._forget([attempt])
         self.last = attempt.lease
         self.settled += 1
@@ -155,7 +155,7 @@ class Settler:
             self._write_all()
             if not self._locked:
                 self._idle.set()
-                if self._endings:  # one came in while the flag was set
+                if self._outcomes:  # one came in while the flag was set
                     self._idle.clear()
                     self._wake.set()
                 elif self._closing:
@@ -177,8 +177,8 @@ class Settler:
         if slow := self._locked.take_slow():
             return slow
         batch = self._locked.take_due()
-        while self._endings and len(batch) < BATCH:
-            batch.append(self._endings.popleft())
+        while self._outcomes and len(batch) < BATCH:
+            batch.append(self._outcomes.popleft())
         return batch
 
     def _settle_for_good(self, batch: list[AttemptEnd]) -> None:
@@ -187,7 +187,7 @@ class Settler:
                 batch = self._settle(batch)
                 self._backoff.recovered()
             except Exception as error:
-                passing = is_passing(error) or (len(batch) == 1 and not self._takes_endings())
+                passing = is_passing(error) or (len(batch) == 1 and not self._takes_outcomes())
                 if passing and not _is_too_much(error, batch):
                     if self._closing:
                         self._unsaved += len(batch)
@@ -206,15 +206,15 @@ class Settler:
                     self._give_up_on(batch[0], error)
                     return
                 why = escaped(str(error))
-                log.warning("a batch of %d endings cannot be written (%s); splitting it", len(batch), why)
+                log.warning("a batch of %d outcomes cannot be stored (%s); splitting it", len(batch), why)
                 middle = len(batch) // 2
                 self._settle_for_good(batch[:middle])
                 self._settle_for_good(batch[middle:])
                 return
 
-    def _takes_endings(self) -> bool:
-        """Say whether the store takes endings at all. If it refuses all of them, the job in hand is not at fault. The
-        endings of jobs that do not exist go the same way, and change nothing."""
+    def _takes_outcomes(self) -> bool:
+        """Say whether the store takes outcomes at all. If it refuses all of them, the job in hand is not at fault. The
+        outcomes of jobs that do not exist go the same way, and change nothing."""
         try:
             self._store.settle([_of_nobody(Transition.FINISH, State.DONE), _of_nobody(Transition.BURY, State.DEAD)])
         except Exception:
@@ -292,13 +292,13 @@ class Settler:
         self._hooks.tell(job, verdict)
 
     def _give_up_on(self, ending: AttemptEnd, error: Exception) -> None:
-        """One ending that no store will ever take: end the attempt as failed, with the reason."""
+        """End the attempt as failed, with the reason: no store will ever take its outcome."""
         attempt, outcome = ending
-        log.error("the ending of job %s cannot be written: %s", attempt.job.id, escaped(str(error)))
+        log.error("the outcome of job %s cannot be stored: %s", attempt.job.id, escaped(str(error)))
         if isinstance(outcome, Failed) and outcome.unwritten:
             self._forget([attempt])  # not even that: its lease runs out
             return
-        why = f"its ending could not be written: {describe(error)}"
+        why = f"its outcome could not be stored: {describe(error)}"
         failed = Failed(why, finished=isinstance(outcome, Succeeded), unwritten=True)
         self._settle_for_good([(attempt, failed)])
 

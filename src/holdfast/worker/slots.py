@@ -206,7 +206,7 @@ class Slots:
             )
 
     def ended(self, attempt: Attempt, outcome: Outcome | None) -> None:
-        """Take the ending of an attempt, from the thread that it ran in."""
+        """Take the outcome of an attempt, from the thread that it ran in."""
         if not attempt.handler.end():
             if self._stuck.back(attempt):
                 self._free()

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 TELL_S = 2.0  # of the budget at most, for telling alerts, if there are any; a quarter of a short one
 HOOKS_S = 5.0  # for hooks that are not done when the work is
-LEAVE_S = 1.0  # of the budget at most, for stopping handlers and writing endings; a quarter of a short one
+LEAVE_S = 1.0  # of the budget at most, for stopping handlers and saving outcomes; a quarter of a short one
 
 
 class TickReport(msgspec.Struct, frozen=True):
     """The result of one tick."""
 
-    settled: int  # attempts whose ending was written, given-back ones included
+    settled: int  # attempts whose outcome was saved, including those given back
     recovered: int  # lost attempts of others that it settled
     fired: int  # instants of schedules whose jobs it stored
     finished: bool  # False: the budget ended, or the app was closed, before the work did

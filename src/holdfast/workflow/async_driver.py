@@ -230,7 +230,7 @@ class AsyncDriver:
             elif not self._scope().dropped and self.run.attempt.handler.interrupt is None and self.run.stopped is None:
                 raise self._refuse(
                     f"the call of the flow at {_said(place)} was cancelled by the code itself (asyncio.timeout, "
-                    f"wait_for, Task.cancel), which is not recorded: a replay would go another way; {INSTEAD}"
+                    f"wait_for, Task.cancel), which is not recorded: a replay would take another path; {INSTEAD}"
                 ) from error
             raise
 

@@ -184,9 +184,7 @@ class Flow:
         """
         if not hasattr(task, "job"):
             name = getattr(task, "__qualname__", repr(task))
-            raise UsageError(
-                f"flow.start takes a task or a workflow, and {name} is none; run a function with flow.step"
-            )
+            raise UsageError(f"flow.start takes a task or a workflow, not {name}; run a function with flow.step")
         draft = task.job(*args, **kwargs)
         if draft.task.app is not self._run.app:
             raise UsageError(f"{draft.task.name} belongs to another app; a child lives in the same store")

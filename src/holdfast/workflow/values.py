@@ -44,7 +44,7 @@ def signal_name(name: Any) -> str:
     if isinstance(name, str) and name.strip().lower().startswith(ANSWER):
         raise UsageError(
             f"{name!r} is not a name for a signal: names that begin with {ANSWER!r} are for answers to questions; ask "
-            "with flow.approve(…), and answer with app.approve(id) or `holdfast held approve ID`"
+            "with flow.approve(…), and let a person approve the job"
         )
     return checked_name(name)
 

@@ -47,7 +47,7 @@ from holdfast.core.records import (
     Worker,
 )
 from holdfast.core.row_text import ANSWER, Awaited
-from holdfast.core.settlement import Settlement, is_as_judged, own_ending, stale_report
+from holdfast.core.settlement import Settlement, is_as_judged, own_event, stale_report
 from holdfast.core.verdict import Verdict
 from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import StoreUnsupported, UsageError, WorkerGone
@@ -196,7 +196,7 @@ class MemoryStore:
         return Reply.ACCEPTED
 
     def _is_repeat(self, settlement: Settlement) -> bool:
-        own, fence = own_ending(settlement.verdict), settlement.lease.fence
+        own, fence = own_event(settlement.verdict), settlement.lease.fence
         events = self._events.get(settlement.lease.job_id, [])
         same = (event for event in events if own and (event.fence, event.kind) == (fence, own.kind))
         return any(own is not None and event.detail == own.detail for event in same)

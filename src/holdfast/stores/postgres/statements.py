@@ -16,7 +16,7 @@ from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import Policy
 from holdfast.core.records import Duty, Job, NewJob
 from holdfast.core.row_text import Awaited
-from holdfast.core.settlement import Settlement, own_ending, stale_report
+from holdfast.core.settlement import Settlement, own_event, stale_report
 from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.stores import row_json
 from holdfast.stores.postgres.claim_cursor import ClaimCursor
@@ -305,14 +305,14 @@ def _settle(
     applied: set[str] = set()
     kept: set[str] = set()  # these were not locked, and something else stands in the way
     if plain:
-        rows = sorted([row_json.plain_ending(each) for each in plain], key=_BY_ID)
+        rows = sorted([row_json.success_row(each) for each in plain], key=_BY_ID)
         values = {"endings": row_json.encode(rows).decode(), "many": len(plain), "wall": wall}
         row = q.row(db.execute(q["settle_done"], values, prepare=True))
         if not others and row[1] is None:
             return [Reply.ACCEPTED] * len(settlements)
         applied |= _applied(row, plain, under)
     if others:
-        rows = sorted([row_json.ending(each) for each in others], key=_BY_ID)
+        rows = sorted([row_json.settlement_row(each) for each in others], key=_BY_ID)
         events = [line for each in others for line in _lines(each)]
         values = {
             "endings": row_json.encode(rows).decode(),
@@ -374,7 +374,7 @@ def _refusals(q: Connections, db: Cursor, refused: list[Settlement], kept: set[s
 
 
 def _token(settlement: Settlement) -> list[Any]:
-    event, lease = own_ending(settlement.verdict), settlement.lease
+    event, lease = own_event(settlement.verdict), settlement.lease
     kind = event.kind if event is not None else None
     detail = row_json.encode(event.detail).decode() if event is not None else None
     return [lease.job_id, lease.fence, lease.claim_id, kind, detail, settlement.seen_lease_until]

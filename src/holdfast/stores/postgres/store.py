@@ -249,7 +249,7 @@ class PostgresStore:
         answers = self._hot.run(lambda db: statements.settle(self._hot, db, settlements, self._wall(), under))
         self._batches += 1
         if self._batches % statements.FOLD_EVERY == 0:
-            with _later("add up the endings"):
+            with _later("add up the counts of ended jobs"):
                 self._db.run(lambda db: db.execute(self._db["settle_fold"]), self._hot.limits)
         self.wake()
         point("settle.after")

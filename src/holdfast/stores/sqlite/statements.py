@@ -12,7 +12,7 @@ from holdfast.core.acts import Move
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.records import Duty, NewJob, Seen
 from holdfast.core.row_text import ANSWER, Awaited
-from holdfast.core.settlement import Settlement, is_as_judged, own_ending, stale_report
+from holdfast.core.settlement import Settlement, is_as_judged, own_event, stale_report
 from holdfast.core.verdict import Verdict
 from holdfast.stores import row_json
 from holdfast.stores.protocol import Added, Reply, duty_lost
@@ -91,9 +91,9 @@ def apply(db: sqlite3.Connection, settlements: Sequence[Settlement], wall: float
     others: list[list[Any]] = []
     for each in settlements:
         if row_json.is_plain_success(each):
-            plain.append(row_json.plain_ending(each))
+            plain.append(row_json.success_row(each))
         else:
-            others.append(row_json.ending(each))
+            others.append(row_json.settlement_row(each))
     applied = 0
     if plain:
         applied += db.execute(Q["settle_done"], {"endings": row_json.encode(plain).decode(), "wall": wall}).rowcount
@@ -200,7 +200,7 @@ def _say_of_steps(db: sqlite3.Connection, seen: Seen, verdict: Verdict) -> None:
 
 def _is_repeat(db: sqlite3.Connection, settlement: Settlement) -> bool:
     """Say whether this very ending was accepted before, and the job has moved on since."""
-    note, lease = own_ending(settlement.verdict), settlement.lease
+    note, lease = own_event(settlement.verdict), settlement.lease
     if note is None:
         return False
     line = {

@@ -183,7 +183,7 @@ class IsolatedChild:
         try:
             self._executor(task).start([attempt])
         except RuntimeError as error:  # the system gives no more threads
-            self._report(attempt, Failed(f"its process had no room to begin: {error}"))
+            self._report(attempt, Failed(f"its process had no memory to start: {error}"))
 
     def _executor(self, task: Task[..., Any]) -> Threads | Loop:
         if not task.is_async:
