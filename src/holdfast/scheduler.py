@@ -56,7 +56,7 @@ def declaration(app: App, spec: str, task: Any, key: str | None, tz: str, missed
     name = check_name("the schedule's key", key if key is not None else draft.task.name)
     if name in app.schedules:
         raise UsageError(f"this app has a schedule {name!r} already; give one of them another key=")
-    job = replace(draft.new, id="", policy=draft.new.policy.without_code())
+    job = replace(draft.new, id="")
     return Schedule(key=name, spec=spec, tz=tz, missed=missed, job=job)  # type: ignore[arg-type]
 
 

@@ -230,7 +230,7 @@ class Task(Sender[P, R]):
         self.memory_max_mb = _checked_memory(memory_max_mb, isolate)
         self.hold_after = None if hold_after is None else check_whole("hold_after", hold_after)
         self.check_policy(options.policy)
-        super().__init__(self, options)
+        super().__init__(self, dataclasses.replace(options, policy=options.policy.of_a_row))
         # The defaults of its jobs, which `using` overrides; the policy travels on their rows.
         self.queue = options.queue
         self.priority = options.priority

@@ -423,7 +423,7 @@ def _away(*given: Any, **options: Any) -> Any:
     raise StoreUnavailable("the server is away")
 
 
-NOT_DECLINED = Retry(attempts_max=3, base_s=0.0, cap_s=0.0, never=ValueError)
+NOT_DECLINED = Retry(attempts_max=3, base_s=0.0, cap_s=0.0, never=(ValueError,))
 _declares = App("memory://")
 
 

@@ -7,17 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from holdfast.errors import PolicyError
 
 OnCrash = Literal["retry", "hold", "fail", "rollback"]
 Jitter = Literal["equal", "full", "none"]
-if TYPE_CHECKING:
-    Errors = type[Exception] | tuple[type[Exception], ...]
-    Backoff = Callable[[int], float] | None
-else:  # msgspec reads policies of stored schedules, and knows no types of code
-    Errors = Backoff = Any
 
 WHOLE_MAX = 2**31 - 1
 SECONDS_MAX = 10**9  # thirty years
@@ -38,13 +33,10 @@ def _seconds(name: str, value: object, *, least: float) -> None:
         )
 
 
-def _errors(name: str, given: object) -> tuple[type[Exception], ...]:
-    """Return the exceptions as a tuple."""
-    kinds = tuple(given) if isinstance(given, tuple | list) else (given,)
-    for kind in kinds:
-        if not (isinstance(kind, type) and issubclass(kind, Exception)):
-            raise PolicyError(f"{name}={given!r} must be an exception class, or a tuple of them")
-    return kinds
+def _check_errors(name: str, kinds: object) -> None:
+    right = isinstance(kinds, tuple) and all(isinstance(each, type) and issubclass(each, Exception) for each in kinds)
+    if not right:
+        raise PolicyError(f"{name}={kinds!r} must be a tuple of exception classes, such as (ValueError, OSError)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +55,9 @@ class Retry:
     base_s: float = 5.0
     cap_s: float = 3600.0
     jitter: Jitter | bool = "equal"
-    on: Errors = ()
-    never: Errors = ()
-    backoff: Backoff = None
+    on: tuple[type[Exception], ...] = ()
+    never: tuple[type[Exception], ...] = ()
+    backoff: Callable[[int], float] | None = None
 
     def __post_init__(self) -> None:
         _whole("attempts_max", self.attempts_max, least=1)
@@ -80,7 +72,7 @@ class Retry:
                 f"jitter={self.jitter!r} is not known; choose one of {', '.join(map(repr, get_args(Jitter)))}"
             )
         for name in ("on", "never"):
-            object.__setattr__(self, name, _errors(name, getattr(self, name)))
+            _check_errors(name, getattr(self, name))
         if self.backoff is not None and not callable(self.backoff):
             raise PolicyError(f"backoff={self.backoff!r} must be a function of the number of failures, such as "
                               "lambda failures: 10 * failures")  # fmt: skip
@@ -137,10 +129,6 @@ class Policy:
     timeout_s: float | None = None
     stall_s: float | None = None
 
-    def without_code(self) -> Policy:
-        """Return the part that a row can carry."""
-        return replace(self, retry=replace(self.retry, on=(), never=(), backoff=None)) if self.retry.is_code else self
-
     def __post_init__(self) -> None:
         if not isinstance(self.retry, Retry):
             raise PolicyError(f"retry={self.retry!r} is not a Retry; write retry=Retry(attempts_max=…)")
@@ -162,6 +150,13 @@ class Policy:
                     f"beat_s={self.beat_s:g} is longer than a third of lease_s={self.lease_s:g}: one lost beat "
                     f"would look like a death; use beat_s of at most {self.lease_s / BEATS_PER_LEASE:g}"
                 )
+
+    @property
+    def of_a_row(self) -> Policy:
+        """Return the policy as a job's row can carry it: without the parts of its `Retry` that are code."""
+        if not self.retry.is_code:
+            return self
+        return replace(self, retry=replace(self.retry, on=(), never=(), backoff=None))
 
     @property
     def beat_every_s(self) -> float:
