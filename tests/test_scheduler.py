@@ -75,7 +75,7 @@ def test_a_declaration_says_all_that_a_job_needs(store: Store, clock: FakeClock)
 def test_a_schedule_of_a_task_that_retries_by_exception_is_stored_and_fired(store: Store, clock: FakeClock) -> None:
     app = an_app(store, clock)
 
-    @app.task(name="picky", retry=Retry(attempts_max=3, on=OSError, never=(KeyError,), backoff=lambda _: 1.0))
+    @app.task(name="picky", retry=Retry(attempts_max=3, on=(OSError,), never=(KeyError,), backoff=lambda _: 1.0))
     def picky() -> None: ...
 
     app.cron("* * * * *", picky)
