@@ -16,7 +16,7 @@ from holdfast import App
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.postgres import wakeup_sender
 from holdfast.stores.postgres.store import PostgresStore
-from holdfast.stores.postgres.wakeup_sender import LOOK_AGAIN_S, WakeupSender
+from holdfast.stores.postgres.wakeup_sender import FRESH_S, LOOK_AGAIN_S, WakeupSender
 from holdfast.testing import FakeClock
 from tests.api.doors import driver
 from tests.factory import make_job
@@ -347,7 +347,7 @@ class Server:
 
 def test_threads_that_enqueue_at_once_share_their_hints() -> None:
     server: Any = Server()
-    sender = WakeupSender(server)
+    sender = WakeupSender(server, FakeClock())
     server.goes_on.clear()
     with ThreadPoolExecutor(9) as threads:
         first = threads.submit(sender.committed, ["q"])
@@ -362,7 +362,7 @@ def test_threads_that_enqueue_at_once_share_their_hints() -> None:
 
 def test_hooks_of_callers_share_one_thread() -> None:
     server: Any = Server()
-    sender = WakeupSender(server)
+    sender = WakeupSender(server, FakeClock())
     with sender._sending:
         for number in range(8):
             sender.committed_elsewhere([f"q{number}"])
@@ -373,10 +373,25 @@ def test_hooks_of_callers_share_one_thread() -> None:
 
 def test_a_hint_that_cannot_be_sent_is_no_error_of_the_enqueue_and_is_tried_again() -> None:
     server: Any = Server()
-    sender = WakeupSender(server)
+    clock = FakeClock()
+    sender = WakeupSender(server, clock)
     server.fails = True
-    sender.committed(["q"], slept=1, since=wakeup_sender._CLOCK.lease())
+    sender.committed(["q"], slept=1, since=clock.lease())
     server.fails = False
-    sender.committed(["q"], slept=1, since=wakeup_sender._CLOCK.lease())
-    sender.committed(["q"], slept=1, since=wakeup_sender._CLOCK.lease())
+    sender.committed(["q"], slept=1, since=clock.lease())
+    sender.committed(["q"], slept=1, since=clock.lease())
+    assert server.sent == [["q"], ["q"]]
+
+
+def test_only_an_insert_that_was_quick_by_the_stores_clock_knows_whether_a_worker_sleeps() -> None:
+    server: Any = Server()
+    clock = FakeClock()
+    sender = WakeupSender(server, clock)
+    sender.committed(["q"], slept=1, since=clock.lease())
+    began = clock.lease()
+    clock.advance(FRESH_S / 2)
+    sender.committed(["q"], slept=1, since=began)
+    assert server.sent == [["q"]]
+    clock.advance(FRESH_S)
+    sender.committed(["q"], slept=1, since=began)
     assert server.sent == [["q"], ["q"]]

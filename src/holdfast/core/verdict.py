@@ -8,7 +8,7 @@ Stores apply the verdict by compare-and-set and decide nothing.
 
 from __future__ import annotations
 
-from typing import Any, Literal, assert_never
+from typing import Any, Literal, TypedDict, Unpack, assert_never
 
 import msgspec
 
@@ -141,6 +141,26 @@ class Cancelled(msgspec.Struct, frozen=True):
 Outcome = Succeeded | Failed | Diverged | TimedOut | Stalled | Lost | Released | HeldBack | Snoozed | Parked | Cancelled
 
 # ----------------------------------------------------------------------------------------- verdicts
+
+
+class RowFields(TypedDict, total=False):
+    """The fields of a verdict that only some endings set; see `Verdict`."""
+
+    run_at: float | None
+    stop_reason: StopReason | Literal[""] | None
+    rollback_cause: str | None
+    reason: str | None
+    result: str | None
+    rolling_back: bool
+    cancel_requested: bool
+    undo_requested: bool
+    fresh_budgets: bool
+    releases: int
+    open_step: str
+    wake_at: float | None
+    awaits: tuple[Awaited, ...]
+    question: str | None
+    inbox: int | None
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -368,14 +388,21 @@ def _place(job: Job, now: float, *, behind: bool = False) -> float | None:
 
 
 def _stop(
-    move: Transition, outcome: Outcome, job: Job, why: StopReason, *, error: str | None = None, **more: Any
+    move: Transition,
+    outcome: Outcome,
+    job: Job,
+    why: StopReason,
+    *,
+    error: str | None = None,
+    free: bool = False,
+    **more: Unpack[RowFields],
 ) -> Verdict:
     """Hold or bury the job. Its row keeps the error and the reason for the stop apart; people are shown both."""
     error = error or _reason(outcome)
     reason = _full_reason(error, why, outcome, job)
-    kept: dict[str, Any] = {"stop_reason": why, "reason": reason, "rollback_cause": why_undone(job)}
     events = (NewEvent("held" if move is Transition.HOLD else "dead", {"reason": reason}),)
-    return _verdict(move, outcome, job, error=error, events=events, **kept, **more)
+    kept: RowFields = {"stop_reason": why, "reason": reason, "rollback_cause": why_undone(job), **more}
+    return _verdict(move, outcome, job, error=error, free=free, events=events, **kept)
 
 
 def _full_reason(error: str, why: StopReason, outcome: Outcome, job: Job) -> str:
@@ -385,24 +412,30 @@ def _full_reason(error: str, why: StopReason, outcome: Outcome, job: Job) -> str
 
 
 def _undo(
-    outcome: Outcome, job: Job, now: float, *, error: str | None = None, free: bool = False, **more: Any
+    outcome: Outcome,
+    job: Job,
+    now: float,
+    *,
+    error: str | None = None,
+    free: bool = False,
+    **more: Unpack[RowFields],
 ) -> Verdict:
     """Begin to roll back. The undos have budgets of their own, and the request to undo is answered.
 
     But not while the handler may still be at work: what it does yet would come after its undo.
     """
-    heard: dict[str, Any] = {"cancel_requested": False, "undo_requested": False} if job.undo_requested else {}
+    heard: RowFields = {"cancel_requested": False, "undo_requested": False} if job.undo_requested else {}
     if getattr(outcome, "goes_on", False):
         return _stop(Transition.HOLD, outcome, job, "still_running", error=error, free=free, **heard)
     error = error or _reason(outcome)
-    fresh = {"rolling_back": True, "fresh_budgets": True, "open_step": "", **heard}
-    return _verdict(Transition.UNDO, outcome, job, run_at=now, error=error, free=free, **fresh, **more)
+    fresh: RowFields = {"run_at": now, "rolling_back": True, "fresh_budgets": True, "open_step": "", **heard, **more}
+    return _verdict(Transition.UNDO, outcome, job, error=error, free=free, **fresh)
 
 
 def _roll_back(outcome: Succeeded, job: Job) -> Verdict:
     """End the rollback. The error is again the one that caused the rollback, not that of an undo."""
     cause = job.rollback_cause
-    stop_reason = None if cause is None else ""
+    stop_reason: Literal[""] | None = None if cause is None else ""
     events = (NewEvent("rolled_back"),)
     return _verdict(Transition.ROLL_BACK, outcome, job, error=cause, events=events, stop_reason=stop_reason)
 
@@ -416,8 +449,16 @@ def _park(outcome: Parked, job: Job, now: float) -> Verdict:
         events += (NewEvent("warning", {"about": "caught_park", "file": file, "line": line}),)
     if outcome.inbox is not None and job.inbox > outcome.inbox:  # something came after it had looked
         return _verdict(Transition.SNOOZE, outcome, job, run_at=now, events=events)
-    waits = {name: getattr(outcome, name) for name in ("wake_at", "awaits", "question", "inbox")}
-    return _verdict(Transition.PARK, outcome, job, events=events, **waits)
+    return _verdict(
+        Transition.PARK,
+        outcome,
+        job,
+        events=events,
+        wake_at=outcome.wake_at,
+        awaits=outcome.awaits,
+        question=outcome.question,
+        inbox=outcome.inbox,
+    )
 
 
 def _cancel(outcome: Outcome, job: Job, now: float) -> Verdict:
@@ -436,7 +477,7 @@ def _verdict(
     error: str | None = None,
     free: bool = False,
     events: tuple[NewEvent, ...] = (),
-    **more: Any,
+    **more: Unpack[RowFields],
 ) -> Verdict:
     """Return the verdict, with what each ending does to the row. `free`: it costs nothing. `more`: other fields."""
     failures, crashes = (0, 0) if free else _cost(outcome, job)

@@ -121,7 +121,7 @@ class PostgresStore:
         self._beat_s = BEAT_S  # the shortest of this process
         self._identity: str | None = None  # of the tables that our workers were enrolled in
         self._liveness = LivenessSession(self._db, self._hear)
-        self._sender = WakeupSender(self._db)
+        self._sender = WakeupSender(self._db, self._clock)
         self._asleep: set[str] = set()  # the queues for which this process has said that it sleeps
         self._serves: set[str] = set()  # those that it has ever said it for
         self._heard = 0  # how many hints

@@ -22,7 +22,7 @@ import logging
 import threading
 from collections.abc import Iterable
 
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock
 from holdfast.errors import StoreError
 from holdfast.stores.postgres.connection import Connections
 
@@ -30,14 +30,14 @@ log = logging.getLogger("holdfast.stores")
 
 FRESH_S = 0.1  # an insert that took longer does not know whether a worker sleeps
 LOOK_AGAIN_S = 0.2  # longer than any insert that trusts the number that it has read
-_CLOCK = SystemClock()
 
 
 class WakeupSender:
     """Tracks sleeping workers for one process; see the module's docstring."""
 
-    def __init__(self, db: Connections) -> None:
+    def __init__(self, db: Connections, clock: Clock) -> None:
         self._db = db
+        self._clock = clock
         self._woken: dict[str, int] = {}  # queue -> the number when we last sent a hint; 0: nobody has slept ever
         self._wanted: set[str] = set()
         self._lock = threading.Lock()
@@ -49,7 +49,7 @@ class WakeupSender:
         `slept`: the number that their statement has read, after it was sent at `since`; None: it has read none.
         Threads share their hints: while one is being sent, the next one waits for all who come.
         """
-        if slept is not None and _CLOCK.lease() - since <= FRESH_S:
+        if slept is not None and self._clock.lease() - since <= FRESH_S:
             queues = [queue for queue in queues if self._woken.get(queue, 0) != slept]
             if not queues:
                 return
@@ -59,7 +59,8 @@ class WakeupSender:
             self._send()
 
     def committed_elsewhere(self, queues: Iterable[str]) -> None:
-        """Do the same from a hook of the caller's, which must not wait for us."""
+        """Do the same from a hook of the caller's, which must not wait for us: on a thread, one for all hooks that come
+        before it sends."""
         with self._lock:
             is_under_way = bool(self._wanted)
             self._wanted.update(queues)
