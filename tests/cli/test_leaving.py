@@ -28,7 +28,7 @@ app = App("sqlite:///jobs.db")
 @app.task
 def nothing() -> None: ...
 """
-WAIT_S = 60.0
+WAIT_S = 240.0
 
 
 @contextmanager

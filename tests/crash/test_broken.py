@@ -22,7 +22,7 @@ def test_a_process_that_has_lost_a_thread_is_replaced_and_its_jobs_run_again(wor
     [zombie] = world.events(job, "zombie")
     assert zombie.detail["detector"] == "exit"
     assert zombie.detail["cause"].endswith("exited with code 78: a required thread had died")
-    assert worker.said(f"the thread {thread} of worker w/1 has died (SystemExit)") == 1
+    worker.until_said(f"the thread {thread} of worker w/1 has died (SystemExit)")
 
 
 @pytest.mark.slow  # a child has half a minute to show that it lives
@@ -34,7 +34,7 @@ def test_a_child_that_lives_and_does_not_beat_is_replaced(world: World) -> None:
     row = world.until_state(job, "done")
     assert row.zombies == 1
     until(lambda: frozen not in worker.children(), "the frozen child is ended")
-    assert worker.said("child w/1 is alive but has sent no heartbeat") == 1
+    worker.until_said("child w/1 is alive but has sent no heartbeat")
     worker.until_ready(2)
 
 
@@ -49,5 +49,5 @@ def test_a_child_that_stopped_inside_its_transaction_is_replaced(world: World) -
     stopped = world.until_started(job).pid
     row = world.until_state(job, "done")
     assert (row.attempt, row.zombies) == (2, 1)
-    assert stopped not in worker.children()
-    assert worker.said("child w/1 is alive but has sent no heartbeat") == 1
+    until(lambda: stopped not in worker.children(), "the stopped child is ended")
+    worker.until_said("child w/1 is alive but has sent no heartbeat")

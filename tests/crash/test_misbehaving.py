@@ -198,7 +198,7 @@ def test_the_process_dies_and_nobody_else_is_charged(own_street: Street, fn: Cal
         assert (neighbour.attempt, neighbour.zombies) == (2, 1)
         assert (neighbour.failures, neighbour.crashes, neighbour.suspects) == (0, 0, 0)
         assert world.kinds(neighbour.id) == ["zombie", "succeeded"]
-    assert own_street.worker.said(f"child w/1 {DEADLY[fn]}; starting it again in 0.2 s") == 1
+    own_street.worker.until_said(f"child w/1 {DEADLY[fn]}; starting it again in 0.2 s")
 
 
 @on_every_store
@@ -218,7 +218,7 @@ def test_one_that_ends_the_event_loop_ends_its_process(own_street: Street, fn: C
     for neighbour in own_street.let_finish():
         assert (neighbour.attempt, neighbour.crashes, neighbour.suspects) == (2, 0, 0)
         assert world.kinds(neighbour.id) == ["zombie", "succeeded"]
-    assert own_street.worker.said(f"the thread holdfast-loop of worker w/1 has died ({LOOP_ENDS[fn]})") == 1
+    own_street.worker.until_said(f"the thread holdfast-loop of worker w/1 has died ({LOOP_ENDS[fn]})")
 
 
 @on_every_store
@@ -236,7 +236,7 @@ def test_one_that_holds_the_event_loop_is_ended_with_its_process(own_street: Str
     for neighbour in own_street.let_finish():
         assert (neighbour.attempt, neighbour.failures, neighbour.crashes, neighbour.zombies) == (2, 0, 0, 0)
         assert world.kinds(neighbour.id) == ["released", "succeeded"]
-    assert own_street.worker.said("handlers did not stop, or results could not be saved") >= 1
+    until(lambda: own_street.worker.said("handlers did not stop, or results could not be saved"), "it says why")
 
 
 @on_every_store

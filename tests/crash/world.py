@@ -107,6 +107,11 @@ class Process:
         """How often the words are in its log."""
         return self.log.read_text(errors="replace").count(words)
 
+    def until_said(self, words: str, times: int = 1) -> None:
+        """Wait until its log has the words so many times, and no more. What is said of an end may come after it."""
+        until(lambda: self.said(words) >= times, f"{self.name} says {words!r}")
+        assert self.said(words) == times, self.log.read_text()
+
     def until_ready(self, times: int = 1) -> Process:
         def ready() -> bool:
             assert self.popen.poll() is None, f"{self.name} ended:\n{self.log.read_text()}"

@@ -12,6 +12,7 @@ import pytest
 from holdfast import AsyncFlow, Flow, Retry, Rollback
 from holdfast.core.row_text import Awaited
 from holdfast.tasks import Task
+from holdfast.worker.runner import Runner
 from holdfast.workflow.async_driver import STEPS_MAX
 from tests.worker.house import House, until
 
@@ -82,21 +83,38 @@ def test_a_branch_stops_before_the_cancelled_workflow_has_ended(one_house: House
     work.may_end.set()
 
 
+def time_is_up(runner: Runner) -> None:
+    """Let what runs have reached its `timeout_s`."""
+    for attempt in runner._heartbeat.all():
+        attempt.activity.deadline = 0.0
+
+
 @pytest.mark.parametrize("form", FORMS)
-def test_a_step_in_a_branch_never_runs_beside_its_own_next_attempt(one_house: House, form: str) -> None:
+def test_a_step_in_a_branch_never_runs_beside_its_own_next_attempt(
+    one_house: House, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.time_limits.ABANDON_S", 60.0)  # the step stops by itself
     work, twice = Work(), Retry(attempts_max=2, base_s=0.0)
-    job = flows(one_house, form, work, work.in_python, timeout_s=2, retry=twice).enqueue()
-    one_house.start(slots=2)
+    job = flows(one_house, form, work, work.in_python, timeout_s=600, retry=twice).enqueue()
+    runner = one_house.start(slots=2)
+    for times in (1, 2):
+        until(lambda times=times: work.begun == times, "the step begins")  # type: ignore[misc]
+        time_is_up(runner)
     one_house.until_state(job.id, "rolled_back")
     work.may_end.set()
     assert (work.begun, work.at_once, work.undone) == (2, 1, [0])
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_nothing_is_undone_while_a_branch_that_cannot_be_stopped_goes_on(one_house: House, form: str) -> None:
+def test_nothing_is_undone_while_a_branch_that_cannot_be_stopped_goes_on(
+    one_house: House, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.worker.time_limits.ABANDON_S", 0.2)
     work = Work()
-    job = flows(one_house, form, work, work.in_c, timeout_s=2, retry=Retry(attempts_max=1)).enqueue()
-    one_house.start(slots=2)
+    job = flows(one_house, form, work, work.in_c, timeout_s=600, retry=Retry(attempts_max=1)).enqueue()
+    runner = one_house.start(slots=2)
+    assert work.inside.wait(60)
+    time_is_up(runner)
     try:
         held = one_house.until_state(job.id, "held")
         assert held.stop_reason == "still_running"
