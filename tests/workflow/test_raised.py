@@ -225,7 +225,7 @@ def test_an_error_that_leaves_the_workflow_keeps_its_text_and_the_lines_of_the_s
     assert "another exception" not in failed.detail["traceback"]
 
 
-def test_a_record_of_an_older_version_has_only_class_and_message() -> None:
+def test_an_exception_is_raised_again_from_its_class_and_message_alone() -> None:
     again = raised("step", {"kinds": ["ValueError"], "text": "no"})
     assert (type(again), again.args) == (ValueError, ("no",))
     gone = raised("step", {"kinds": ["elsewhere.Gone"], "text": "bye"})

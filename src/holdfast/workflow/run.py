@@ -745,9 +745,8 @@ class Run:
         return self._read(step, shape)
 
     def _raised(self, step: Step) -> Exception:
-        """Return the exception that is on record. Older versions recorded only its class and its message."""
-        text = step.error or ""
-        said = {"kinds": [step.error_kind], "text": text.partition(": ")[2] or text}
+        """Return the exception that is on record; if its data cannot be read, one of its class with the error's text."""
+        said = {"kinds": [step.error_kind], "text": step.error or ""}
         with suppress(PayloadError):
             said = self._decode(step.result) or said
         return raised(step.name, said)
