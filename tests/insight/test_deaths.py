@@ -30,13 +30,13 @@ DEATHS: dict[str, tuple[list[Step], Event, str | None, bool]] = {
     "in one that somebody answered for": ([seen("1", 1, 2), seen("2", 3, 9)], a_death(5), "2", True),
     "in one that is named, and was undone since": (
         [seen("1", 1, 2), seen("2", 3, None, fence=4, state="undone"), seen("3", 8, 9, fence=3)],
-        a_death(5, step="step 2"),
+        a_death(5, open_step="step 2"),
         "2",
         True,
     ),
     "in one that is named, and was run again since": (
         [seen("1", 1, 2), seen("2", 7, 8, fence=3), seen("3", 8, 9, fence=3)],
-        a_death(5, step="step 2", in_steps=["1 step 1"]),
+        a_death(5, open_step="step 2", in_steps=["1 step 1"]),
         "2",
         True,
     ),

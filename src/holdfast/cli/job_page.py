@@ -46,7 +46,10 @@ _AUTOPSY = {
     "log": "last lines",
     "stack": "stack",
 }
-_SAID_ELSEWHERE = {"zombie": ("fence_after", "worker", "in_steps"), "failed": ("steps",)}  # by the kind of event
+_SAID_ELSEWHERE = {
+    "zombie": ("fence_after", "worker", "open_step", "in_steps"),
+    "failed": ("steps",),
+}
 
 
 def tell(store: Store, job: Job, *, step_arguments: bool = False) -> None:

@@ -56,6 +56,7 @@ def autopsy(job: Job, lost_process: LostProcess, now: Moment, facts: dict[str, A
         "attempt": job.attempt,
         "started": job.begun,
         "step": job.open_step or ", ".join(step.name for step in job.in_steps or ()) or None,
+        "open_step": job.open_step,
         "in_steps": texts_of(job.in_steps or ()) or None,
         "rolling_back": job.rolling_back or None,
         "progress": job.progress,

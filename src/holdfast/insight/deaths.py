@@ -118,9 +118,7 @@ def _was_over(step: Step, event: Event, undoing: bool) -> bool:
 def _begun(event: Event, opened: Sequence[Step]) -> list[Step]:
     """Return those that this attempt had begun, by their records, and the one that must not be repeated."""
     begun = [step for step in opened if step.fence == event.fence and step.kind not in WAITS and not is_paused(step)]
-    reported = ", ".join(step.name for step in current_steps(event.detail.get("in_steps") or ()))
-    named = event.detail.get("step")
-    return begun or [step for step in opened if step.name == named != reported][:1]
+    return begun or [step for step in opened if step.name == event.detail.get("open_step")][:1]
 
 
 def _begun_anew(event: Event, opened: Sequence[Step], places: list[str]) -> Iterator[Step]:

@@ -745,7 +745,7 @@ class Run:
         return self._read(step, shape)
 
     def _raised(self, step: Step) -> Exception:
-        """Return the exception that is on record; if its data cannot be read, one of its class with the error's text."""
+        """Return the exception on record; if its data cannot be read, one of its class with the error's text."""
         said = {"kinds": [step.error_kind], "text": step.error or ""}
         with suppress(PayloadError):
             said = self._decode(step.result) or said
