@@ -433,6 +433,8 @@ applied AS (
         undo_requested = coalesce(ending.undo_requested, job.undo_requested),
         error = nullif(coalesce(ending.error, job.error), ''),
         stop_reason = nullif(coalesce(ending.stop_reason, job.stop_reason), ''),
+        stop_fence = CASE WHEN ending.stop_reason IS NULL THEN job.stop_fence
+            ELSE job.fence + ending.raises_fence::integer END,
         rollback_cause = coalesce(ending.rollback_cause, job.rollback_cause),
         result = coalesce(ending.result, job.result),
         failures = CASE WHEN ending.fresh_budgets THEN 0 ELSE job.failures END + ending.failures,

@@ -180,6 +180,7 @@ UPDATE holdfast_job AS job SET
     undo_requested = coalesce(ending.undo_requested, job.undo_requested),
     error = nullif(coalesce(ending.error, job.error), ''),
     stop_reason = nullif(coalesce(ending.stop_reason, job.stop_reason), ''),
+    stop_fence = iif(ending.stop_reason IS NULL, job.stop_fence, job.fence + ending.raises_fence),
     rollback_cause = coalesce(ending.rollback_cause, job.rollback_cause),
     result = coalesce(ending.result, job.result),
     failures = iif(ending.fresh_budgets, 0, job.failures) + ending.failures,
