@@ -195,9 +195,9 @@ def assert_holds(store: Store, acks: Acks) -> None:
 
 
 def assert_drains(store: Store, clock: FakeClock) -> None:
-    """The reaper settles what the writer held, and every job comes to its end."""
+    """The reaper settles what the writer held once commits have worked for 3 s, and every job comes to its end."""
     reaper = Reaper(store, clock)
-    for _ in range(3):
+    for _ in range(10):
         reaper.once()
         clock.advance(0.5)
     worker = enrol(store)
