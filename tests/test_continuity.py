@@ -145,9 +145,9 @@ def test_a_look_that_nobody_could_hear_is_repeated_with_the_same_jobs(app: App, 
     watched.look("")
     watched.added("lost")
     watched.added("also lost")
-    watched.heard = stumble
+    watched._heard = stumble
     assert not watched.try_to_look()
-    watched.heard = lambda _: None
+    watched._heard = lambda _: None
     assert watched.try_to_look()
     assert watched.in_doubt
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import msgspec
 
@@ -34,20 +33,30 @@ REAPER = "Workers claim no jobs; this reaper continues."
 PRODUCER = "This process still stores jobs, but no worker claims them."
 
 
-@dataclass(eq=False)
 class Continuity:
-    """Compares the store with what this process has seen of it before."""
+    """Compares the store with what this process has seen of it before.
 
-    _store: Store
-    _clock: Clock
-    _name: str
-    _then: str  # what the process does about a finding
-    settled: Callable[[], Lease | None] = lambda: None  # which lease it has settled last
-    heard: Callable[[Standing], None] = lambda _: None  # told what the store says about itself
+    `then`: what the process does about a finding, for the log. `settled` returns the lease that it has settled last.
+    `heard` is called with what the store says about itself.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        name: str,
+        then: str,
+        *,
+        settled: Callable[[], Lease | None] = lambda: None,
+        heard: Callable[[Standing], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._name = name
+        self._then = then
+        self._settled, self._heard = settled, heard
         self._lock = threading.Lock()
-        self._looked_at = self._clock.lease()
+        self._looked_at = clock.lease()
         self._connections = 0  # made before the last look
         self._worker_id = ""
         self._beats = 0  # of this incarnation of the worker, that were acknowledged
@@ -104,8 +113,8 @@ class Continuity:
         newest = self._before.newest if self._before is not None else []
         beats, connections = self._beats, self._store.connections_made
         try:
-            now = self._store.standing(worker_id, sorted({*newest, *added}), self.settled())
-            self.heard(now)
+            now = self._store.standing(worker_id, sorted({*newest, *added}), self._settled())
+            self._heard(now)
         except BaseException:
             self._added = added or self._added
             raise

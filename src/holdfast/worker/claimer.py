@@ -85,6 +85,7 @@ class Claimer:
 
     def run(self) -> None:
         """Claim until stopped. A store that fails is asked again."""
+        # Not a `Service`: a turn may repeat the claim of the turn before, and its pause depends on what it found.
         said_at = self._clock.lease() - UNSERVED_S + 5.0
         claim_id: str = new_id()
         asked_at: float | None = None  # when this claim was first sent: a lease counts from then

@@ -12,7 +12,6 @@ import logging
 import resource
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 
 from holdfast.clock import Clock
 from holdfast.continuity import Continuity
@@ -34,27 +33,40 @@ LOCKED_BEATS = 1.5  # after this many beats without an answer; the next try woul
 TALKERS_MAX = 50  # how many attempts send their lines in one beat: it must stay a short write
 
 
-@dataclass(eq=False)
 class Heartbeat:
-    """See the module's docstring. `worker_id` names the incarnation that it speaks for."""
+    """See the module's docstring. `worker_id` names the incarnation that it speaks for.
 
-    _store: Store
-    _clock: Clock
-    _beat_s: float
-    _gone: Callable[[str], None]  # called when the store says that this incarnation was declared dead
-    _continuity: Continuity
-    _start: Callable[[Sequence[Attempt]], None]  # called with attempts whose start the store knows of by now
-    on_beat: Callable[[float], None] = lambda _: None  # told when a beat reached the store, how soon the next is due
-    locked: Callable[[FileLocked], None] = lambda _: None  # told when a process kept it from beating for too long
-    replaced: Callable[[FileReplaced], None] = lambda _: None  # told when it can never beat again
+    `gone` is called when the store says that this incarnation was declared dead, `start` with attempts whose start the
+    store knows of by now, `on_beat` after each beat that reached the store, with the pause before the next, `locked`
+    when a process kept it from beating for too long, `replaced` when it can never beat again.
+    """
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        store: Store,
+        clock: Clock,
+        beat_s: float,
+        gone: Callable[[str], None],
+        continuity: Continuity,
+        start: Callable[[Sequence[Attempt]], None],
+        *,
+        on_beat: Callable[[float], None] = lambda _: None,
+        locked: Callable[[FileLocked], None] = lambda _: None,
+        replaced: Callable[[FileReplaced], None] = lambda _: None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._beat_s = beat_s
+        self._gone = gone
+        self._continuity = continuity
+        self._start = start
+        self._on_beat, self._locked, self._replaced = on_beat, locked, replaced
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._wake = threading.Event()
         self._closing = False
         self._beat_at = self._heard_at = self._progress_at = float("-inf")
         self._looked_at = float("-inf")  # at what the store says about itself
-        self._backoff = StoreBackoff(log, self._clock, "handlers are stopped before their leases end")
+        self._backoff = StoreBackoff(log, clock, "handlers are stopped before their leases end")
         self._thread = VitalThread("holdfast-heartbeat", self._serve, lambda: self._closing)
         self.worker_id = ""
         self._stopping = False
@@ -104,6 +116,7 @@ class Heartbeat:
     # ------------------------------------------------------------------------------------- the thread
 
     def _serve(self) -> None:
+        # Not a `Service`: it is woken before its time, and never pauses longer than half a beat, whatever has failed.
         while not self._closing:
             pause_s = LOOK_S
             try:
@@ -116,9 +129,9 @@ class Heartbeat:
                 self._beat_at = float("-inf")  # a full disk can be read: only a beat shows that the trouble is over
                 silent_s = self._clock.lease() - self._heard_at
                 if isinstance(error, FileLocked) and silent_s >= self._beat_s * LOCKED_BEATS:
-                    self.locked(error)
+                    self._locked(error)
                 if isinstance(error, FileReplaced):
-                    self.replaced(error)
+                    self._replaced(error)
             except Exception:
                 log.exception("the heartbeat failed unexpectedly; the thread continues")
             self._clock.wait(self._wake, min(pause_s, self._beat_s / 2))
@@ -157,7 +170,7 @@ class Heartbeat:
                 self._renew(due[middle:], talkers)
             return
         self._beat_at = self._heard_at = sent_at
-        self.on_beat(self._beat_s)
+        self._on_beat(self._beat_s)
         if answer.lock_lost:
             log.error(
                 "this worker had lost its liveness lock, because code in this process opened or closed the lock file; "

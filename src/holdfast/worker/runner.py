@@ -128,7 +128,9 @@ class Runner:
         self._heartbeat = Heartbeat(
             *(store, clock, self._beat_s, self._was_declared_dead, self._continuity),
             lambda attempts: self._slots.start(attempts),
-            *(on_beat, self._is_locked_out, self._was_replaced),
+            on_beat=on_beat,
+            locked=self._is_locked_out,
+            replaced=self._was_replaced,
         )
         self._settler = Settler(store, clock, self._heartbeat.forget, app.hooks, journal_all=app.journal == "full")
         limits = TimeLimits(clock, self._heartbeat.all, self._overran, self._abandon)

@@ -138,6 +138,7 @@ class Supervisor:
     # ------------------------------------------------------------------------------------ one child
 
     def _monitor(self, number: int) -> None:
+        # Not a `Service`: a turn lasts as long as a child lives, and the pause depends on how long that was.
         young = 0  # how many died young in a row
         while not self._stopping.is_set():
             born_at = self._clock.lease()

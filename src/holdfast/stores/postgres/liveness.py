@@ -158,6 +158,7 @@ class LivenessSession:
         os.write(self._wake_w, b".")
 
     def _serve(self) -> None:
+        # Not a `Service`, which is above the stores: a turn lasts as long as a session, and waits for it in `select`.
         pause_s, lost_at, said = 0.05, _CLOCK.lease(), False
         while not self._closing:
             try:

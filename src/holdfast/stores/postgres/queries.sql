@@ -56,6 +56,28 @@ allowed AS MATERIALIZED (
     SELECT %(duty)s::text IS NULL OR EXISTS (SELECT FROM duty) AS yes
 )
 
+-- fragment: free
+-- The endings whose attempts still own their rows, which are locked; a row that is locked by another is skipped.
+free AS MATERIALIZED (
+    SELECT ending.* FROM ending, {schema}.job AS job
+    WHERE job.id = ending.id
+        AND job.fence = ending.fence
+        AND job.claim_id = ending.claim_id
+        AND job.state || '' = 'running'
+    FOR NO KEY UPDATE OF job SKIP LOCKED
+)
+
+-- fragment: events
+SELECT coalesce(json_agg(json_build_array(
+    line.seq, line.job_id, line.at, line.kind, line.fence, line.worker, line.actor, line.detail
+) ORDER BY line.seq), '[]')::text
+FROM
+
+-- fragment: wanted_events
+(%(kinds)s::text[] IS NULL OR kind = ANY (%(kinds)s::text[]))
+        AND (%(since)s::float8 IS NULL OR at >= %(since)s)
+        AND (%(before)s::bigint IS NULL OR seq < %(before)s)
+
 -- fragment: found
 SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq DESC), '') || ']' FROM (
 
@@ -412,14 +434,7 @@ ending AS MATERIALIZED (
     FROM jsonb_array_elements(%(endings)s::jsonb) AS value
     WHERE coalesce(value ->> 0, '') = value ->> 0
 ),
-free AS MATERIALIZED (
-    SELECT ending.* FROM ending, {schema}.job AS job
-    WHERE job.id = ending.id
-        AND job.fence = ending.fence
-        AND job.claim_id = ending.claim_id
-        AND job.state || '' = 'running'
-    FOR NO KEY UPDATE OF job SKIP LOCKED
-),
+{free},
 -- A job for which something came after it had looked (inbox) is judged again. The count is on the row that is locked
 -- here, so it is the newest; another table would be read as it was when this began.
 applied AS (
@@ -506,14 +521,7 @@ ending AS MATERIALIZED (
     FROM jsonb_array_elements(%(endings)s::jsonb) AS value
     WHERE coalesce(value ->> 0, '') = value ->> 0
 ),
-free AS MATERIALIZED (
-    SELECT ending.* FROM ending, {schema}.job AS job
-    WHERE job.id = ending.id
-        AND job.fence = ending.fence
-        AND job.claim_id = ending.claim_id
-        AND job.state || '' = 'running'
-    FOR NO KEY UPDATE OF job SKIP LOCKED
-),
+{free},
 applied AS (
     UPDATE {schema}.job AS job SET
         state = 'done',
@@ -1458,31 +1466,24 @@ SELECT coalesce(json_agg(json_build_array(queue, state, jobs)), '[]')::text FROM
 ) AS counted;
 
 -- name: journal
-SELECT coalesce(json_agg(json_build_array(seq, job_id, at, kind, fence, worker, actor, detail) ORDER BY seq), '[]')::text FROM (
+{events} (
     SELECT * FROM {schema}.journal
     WHERE job_id = %(job_id)s
-        AND (%(kinds)s::text[] IS NULL OR kind = ANY (%(kinds)s::text[]))
-        AND (%(since)s::float8 IS NULL OR at >= %(since)s)
-        AND (%(before)s::bigint IS NULL OR seq < %(before)s)
+        AND {wanted_events}
     ORDER BY seq
     LIMIT %(limit)s::bigint
 ) AS line;
 
 -- name: journal_all
-SELECT coalesce(json_agg(json_build_array(seq, job_id, at, kind, fence, worker, actor, detail) ORDER BY seq), '[]')::text FROM (
+{events} (
     SELECT * FROM {schema}.journal
-    WHERE (%(kinds)s::text[] IS NULL OR kind = ANY (%(kinds)s::text[]))
-        AND (%(since)s::float8 IS NULL OR at >= %(since)s)
-        AND (%(before)s::bigint IS NULL OR seq < %(before)s)
+    WHERE {wanted_events}
     ORDER BY seq DESC
     LIMIT %(limit)s::bigint
 ) AS line;
 
 -- name: journals
-SELECT coalesce(json_agg(json_build_array(
-    line.seq, line.job_id, line.at, line.kind, line.fence, line.worker, line.actor, line.detail
-) ORDER BY line.seq), '[]')::text
-FROM unnest(%(job_ids)s::text[]) AS wanted (id) CROSS JOIN LATERAL (
+{events} unnest(%(job_ids)s::text[]) AS wanted (id) CROSS JOIN LATERAL (
     SELECT * FROM {schema}.journal WHERE job_id = wanted.id ORDER BY seq LIMIT %(limit)s::bigint
 ) AS line;
 

@@ -32,6 +32,11 @@ AND (:queue IS NULL OR queue = :queue)
         AND (:key IS NULL OR key = :key)
         AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
 
+-- fragment: wanted_events
+(:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
+        AND (:since IS NULL OR at >= :since)
+        AND (:before IS NULL OR seq < :before)
+
 -- fragment: kinds
 AND (:workflow IS NULL OR workflow = :workflow)
         AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
@@ -705,9 +710,7 @@ SELECT json_group_array(json_array(queue, state, jobs)) FROM (
 SELECT json_group_array({event}) FROM (
     SELECT * FROM holdfast_journal
     WHERE job_id = :job_id
-        AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
-        AND (:since IS NULL OR at >= :since)
-        AND (:before IS NULL OR seq < :before)
+        AND {wanted_events}
     ORDER BY seq
     LIMIT :limit
 );
@@ -716,9 +719,7 @@ SELECT json_group_array({event}) FROM (
 SELECT json_group_array({event}) FROM (
     SELECT * FROM (
         SELECT * FROM holdfast_journal
-        WHERE (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
-            AND (:since IS NULL OR at >= :since)
-            AND (:before IS NULL OR seq < :before)
+        WHERE {wanted_events}
         ORDER BY seq DESC
         LIMIT :limit
     )

@@ -165,6 +165,7 @@ class Pool:
     # ------------------------------------------------------------------------------------ the thread
 
     def _serve(self) -> None:
+        # Not a `Service`: it waits for its processes in `select`, and stays after the stop until the last has ended.
         self._orphan_guard = OrphanGuard()
         try:
             while not (self._closing and not self._processes and not self._inbox):
