@@ -13,7 +13,16 @@ from holdfast.stores.postgres.store import PostgresStore
 from tests.servers import PostgresServer
 
 JOBS = 30_000
-CLAIM = {"worker": "w", "claim_id": "c", "try": 0, "limit": 1, "most": 1, "even": True, "first": True, "aside": False}
+CLAIM = {
+    "worker": "w",
+    "claim_id": "c",
+    "try": 0,
+    "limit": 1,
+    "most": 1,
+    "even": True,
+    "first": True,
+    "row_locked": False,
+}
 VALUES: dict[str, dict[str, Any]] = {
     "claim": CLAIM | {"queues": ["default"], "tasks": ["t"], "lanes": None, "wall": None, "lease": None},
     "due": {"queues": ["default"], "tasks": ["t"], "lanes": None, "sleeps": False, "wall": None},
@@ -24,7 +33,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "pulses": '[["j1", 1, "c", true, null, null, null]]',
         "rss_mb": 1.0,
         "stopping": False,
-        "aside": False,
+        "row_locked": False,
         "wall": None,
         "lease": None,
     },
