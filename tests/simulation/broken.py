@@ -107,12 +107,12 @@ BROKEN = [
         "a beat brings a reaped attempt back",
         ((memory, "MemoryStore.beat", "if job is None or not transitions.owns(job, pulse.lease):", "if job is None:"),
          (memory, "MemoryStore.beat", "elif job.state is State.RUNNING:", "elif job.state is not State.DONE:"),
-         (transitions, "renewed", "    return replace(\n        job,",
+         (transitions, "apply_pulse", "    return replace(\n        job,",
           "    return replace(\n        job, state=State.RUNNING, worker='back', claim_id=pulse.lease.claim_id,")),
     ),
     Broken(
         "a beat shortens",
-        ((transitions, "renewed", "max(lease_end(job), now.lease + job.lease_s)", "now.lease + job.beat_s"),),
+        ((transitions, "apply_pulse", "max(lease_end(job), now.lease + job.lease_s)", "now.lease + job.beat_s"),),
     ),
     Broken(
         "a beat extends a lease that has settled itself",
