@@ -68,6 +68,17 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
+@pytest.fixture(autouse=True)
+def commits_that_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spare the reapers of this process the proof that commits end: where time stands still they would wait for ever.
+    Tests of that proof ask for it, and real programs give it."""
+    from holdfast.stores.postgres.store import PostgresStore
+    from holdfast.stores.sqlite.store import SqliteStore
+
+    monkeypatch.setattr(SqliteStore, "commits_may_hang", False)
+    monkeypatch.setattr(PostgresStore, "commits_may_hang", False)
+
+
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
 def store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> Iterator[Store]:
     url = request.getfixturevalue("postgres") if request.param == "postgres" else ""
@@ -82,25 +93,17 @@ def store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> I
 
 
 def open_store(kind: str, clock: FakeClock, folder: Path, url: str = "") -> Store:
-    """Open an empty store of this kind; `url` says where the server of one that has a server is.
-
-    A reaper need not prove that commits work: where time stands still it would wait for ever.
-    """
+    """Open an empty store of this kind; `url` says where the server of one that has a server is."""
     if kind == "memory":
         return MemoryStore(clock=clock)
     if kind == "postgres":
         from holdfast.stores.postgres.store import PostgresStore
 
-        return _certain(PostgresStore(url, clock=clock))
+        return PostgresStore(url, clock=clock)
     from holdfast.stores.sqlite.store import SqliteStore
 
     # What survives a power cut is no matter of conformance, and the suite is a third faster without the wait.
-    return _certain(SqliteStore(f"sqlite:///{folder}/jobs.db?synchronous=normal", clock=clock))
-
-
-def _certain(store: Store) -> Store:
-    store.commits_may_hang = False
-    return store
+    return SqliteStore(f"sqlite:///{folder}/jobs.db?synchronous=normal", clock=clock)
 
 
 @pytest.fixture(scope="session")
