@@ -155,8 +155,8 @@ def test_the_daemon_recovers_what_is_overdue_and_gives_its_duty_back(store: Stor
 def test_what_was_seen_once_is_looked_at_again_before_the_interval_is_over(store: Store, clock: FakeClock) -> None:
     reaper = Reaper(store, clock)
     assert reaper_service.until_next_look(reaper, store, 0.0) is None
-    reaper.looks.doubts = [store.believe_s]
-    assert reaper_service.until_next_look(reaper, store, 0.0) == store.believe_s
+    reaper.observed.unconfirmed = [store.confirm_s]
+    assert reaper_service.until_next_look(reaper, store, 0.0) == store.confirm_s
 
 
 def test_a_reaper_with_long_pauses_looks_before_a_lease_ends(store: Store, clock: FakeClock) -> None:

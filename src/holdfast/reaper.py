@@ -80,7 +80,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 class Reaper:
-    """Passes over one store. `recovery.Looks` remembers what the last ones saw."""
+    """Passes over one store. `recovery.Observations` remembers what the last ones saw."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Reaper:
         self._random = lots
         self._on_settled = on_settled  # called after each page with the number of jobs that were settled
         self._under: Duty | None = None
-        self.looks = recovery.Looks(pace_s)
+        self.observed = recovery.Observations(pace_s)
         self._logged_locked: set[recovery.OverdueKey] = set()
         self._holders: dict[str, Worker] = {}
         self._complained: dict[str, float] = {}
@@ -115,10 +115,12 @@ class Reaper:
         With `under`, every act carries that duty's term; raises `DutyLost` when it is an old one.
         """
         self._under, self._timeouts = under, 0
-        self.looks.begin()
+        self.observed.begin()
         if fix:
             self._check_writes()  # before anything is judged
-        vanished = self.looks.believed(self._store.vanished(), self._store.now().lease, self._store.believe_s)
+        vanished = self.observed.confirmed_vanished(
+            self._store.vanished(), self._store.now().lease, self._store.confirm_s
+        )
         spread_s = self._spread_s([each.worker for each in vanished])
         found: list[Zombie] = []
         for each in vanished:
@@ -141,9 +143,9 @@ class Reaper:
         A free lock and an overdue lease take a moment; an overdue job whose worker still beats takes one beat.
         """
         report = self.once(fix=fix)
-        waited_s, within_s = 0.0, min(within_s, self.looks.patience_s + SECOND_LOOK_S)
-        while self.looks.doubt_s and waited_s < within_s:
-            pause_s = min(self.looks.doubt_s, within_s - waited_s, LOOK_S)
+        waited_s, within_s = 0.0, min(within_s, self.observed.patience_s + SECOND_LOOK_S)
+        while self.observed.recheck_s and waited_s < within_s:
+            pause_s = min(self.observed.recheck_s, within_s - waited_s, LOOK_S)
             pause(pause_s)
             waited_s += pause_s
             later = self.once(fix=fix)
@@ -156,7 +158,7 @@ class Reaper:
 
         Raises `StoreError` when the store does.
         """
-        self.looks.forget()
+        self.observed.forget()
         self._check_writes()
 
     def recover_worker(self, worker: Worker, cause: str, how: WorkerExit) -> Report:
@@ -185,7 +187,7 @@ class Reaper:
         asked_at = self._clock.lease()
         self._store.ping()  # if it raises, the gap goes on
         answered_at, store_now = self._clock.lease(), self._store.now().lease
-        self.looks.pinged(asked_at, answered_at, store_now)
+        self.observed.pinged(asked_at, answered_at, store_now)
         self._compare_clocks(store_now)
 
     def watch(self) -> None:
@@ -199,18 +201,18 @@ class Reaper:
 
     def _prove_commits(self, jobs: Sequence[Job]) -> None:
         """Commit a write before these late leases are judged: while no commit ends, their workers could not renew."""
-        if not self._store.commits_may_hang or not self.looks.wants_proof(jobs, self._store.now().lease):
+        if not self._store.commits_may_hang or not self.observed.wants_proof(jobs, self._store.now().lease):
             return
         asked_at = self._clock.lease()
         try:
             self._store.ping(durably=True)
         except StoreError:
-            self.looks.unproven()
+            self.observed.unproven()
             raise
-        self.looks.proven(asked_at, self._clock.lease(), self._store.now().lease, jobs)
+        self.observed.proven(asked_at, self._clock.lease(), self._store.now().lease, jobs)
 
     def _compare_clocks(self, store_now: float) -> None:
-        if jump_s := self.looks.clock_jump_s(store_now, self._clock.lease()):
+        if jump_s := self.observed.clock_jump_s(store_now, self._clock.lease()):
             log.warning("the store's clock was set ahead by %.0f s; living workers get one beat to renew", jump_s)
 
     def _retire_the_silent(self, under: Duty | None) -> None:
@@ -292,12 +294,12 @@ class Reaper:
             if fix:
                 self._prove_commits([job for job in open_jobs if job.id not in self._complained.keys() | locked])
             now = self._store.now()
-            ripe = self.looks.ripe(open_jobs, now.lease, beating, locked)
+            expired = self.observed.confirmed_expired(open_jobs, now.lease, beating, locked)
             if fix:
                 self._say_locked([job for job in page if job.id in locked])
-            spread_s = recovery.spread_s(sum(job.begun for job in ripe))
+            spread_s = recovery.spread_s(sum(job.begun for job in expired))
             death = replace(recovery.LEASE_RAN_OUT, spread_s=spread_s)
-            judged = self._judge_all(ripe, death)
+            judged = self._judge_all(expired, death)
             if fix:
                 judged = self._settle(judged, seen_lease=True)
             zombies += judged
@@ -305,7 +307,7 @@ class Reaper:
             # Skip the rows that stay (not due yet, renewed, unreadable), so that they do not hide the next page.
             skip += limit - sum(zombie.recovered for zombie in judged)
             point("reap.middle")
-        self.looks.finish()
+        self.observed.finish()
         return zombies
 
     def _say_locked(self, jobs: Sequence[Job]) -> None:
@@ -317,7 +319,7 @@ class Reaper:
                     "save the result before that transaction ends",
                     *(job.id, job.task),
                 )
-        self._logged_locked &= self.looks.overdue.keys()
+        self._logged_locked &= self.observed.overdue.keys()
         self._logged_locked |= {overdue_key(job) for job in jobs}
 
     def _judge_all(self, jobs: Sequence[Job], death: WorkerDeath, others: Sequence[Job] = ()) -> list[Zombie]:
@@ -329,7 +331,7 @@ class Reaper:
         holders = self._holders_of(jobs) if death.worker is None else {}
         for job in jobs:
             now, holder = self._store.now(), death.worker or holders.get(job.worker or "")
-            in_gap = self.looks.is_in_gap(job)
+            in_gap = self.observed.is_in_gap(job)
             outcome = recovery.outcome_of(job, death, holder, now, suspects=together[job.worker], in_gap=in_gap)
             try:
                 verdict = judge(outcome, job, now.wall, chance=self._random())
@@ -374,7 +376,7 @@ class Reaper:
                 return [None]
             middle = len(batch) // 2
             return self._answers(batch[:middle]) + self._answers(batch[middle:])
-        self.looks.wrote(self._clock.lease())
+        self.observed.wrote(self._clock.lease())
         self._timeouts = 0
         return answers
 

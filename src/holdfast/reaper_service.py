@@ -99,11 +99,11 @@ def until_next_look(reaper: Reaper, store: Store, grace_s: float) -> float | Non
     """
     deadline = store.deadline()
     if deadline is None:
-        return reaper.looks.doubt_s or None
+        return reaper.observed.recheck_s or None
     left_s = deadline + grace_s - store.now().lease
     if store.commits_may_hang:
         if left_s <= RENEW_S:
             reaper.watch()
         left_s = left_s - RENEW_S if left_s > RENEW_S else min(left_s, PROOF_S)
     left_s = left_s if left_s > 0 else SECOND_LOOK_S
-    return min(left_s, reaper.looks.doubt_s or left_s)
+    return min(left_s, reaper.observed.recheck_s or left_s)

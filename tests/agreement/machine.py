@@ -340,7 +340,7 @@ class Stores(RuleBasedStateMachine):
         for queues in (QUEUES, QUEUES[:1], QUEUES[1:]):
             self.agree(lambda store, _, queues=queues: [store.due(queues, [task]) for task in TASKS])
             self.agree(lambda store, _, queues=queues: dict(store.unserved(queues, ["u"])))
-        self.agree(lambda store, _: store.unroused())
+        self.agree(lambda store, _: store.due_waits())
 
         self.agree(lambda store, _: store.find(Filter(before=pair.memory.id, limit=given["limit"])))
         for kinds in ((), ("zombie",), ("stale_report", "moved")):

@@ -80,7 +80,7 @@ FLOWS_ON_SQLITE = [
     "signal_reach: :what IN (SELECT value FROM json_each(awaits))",
     "settle: job.inbox = ending.inbox",
     "inbox_signals: taken IS NULL",
-    "rouse: wake_at <= :wall",
+    "wake_due: wake_at <= :wall",
     "move_aside: position >= :aside_from",
 ]
 FLOWS_ON_POSTGRES = [  # those that are found soon

@@ -138,7 +138,7 @@ class Workflows(Stores):
         return self._claim(worker, queues=[pair.memory.queue], tasks=[pair.memory.task], limit=2)
 
     @rule(limit=st.sampled_from([1, 2, 500]), off_s=st.sampled_from([-MOMENT_S, 0.0, 0.0, MOMENT_S]))
-    def rouse(self, limit: int, off_s: float) -> None:
+    def wake_due(self, limit: int, off_s: float) -> None:
         """At the instant of the first timer, a little before it or a little after. Which of two that are due at one
         instant comes first is nobody's promise."""
         timers = sorted(job.wake_at for job in self.memory.find(Filter(limit=10_000)) if job.wake_at is not None)
@@ -147,7 +147,7 @@ class Workflows(Stores):
         due = [wake_at for wake_at in timers if wake_at <= self.clock.wall()]
         if len(set(due)) < len(due):
             limit = 500
-        self.agree(lambda store, _: store.rouse(limit))
+        self.agree(lambda store, _: store.wake_due(limit))
 
     # --------------------------------------------------------------------------------------------- people
 

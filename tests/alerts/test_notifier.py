@@ -116,7 +116,7 @@ def test_a_question_to_a_person_is_told_once_and_its_end(store: Store, clock: Fa
     assert told.look() == [("held", "new", "order")]
     assert told.ear.heard[-1].text == f"workflow {job.id} (order) asks a person: Ship it?"
     clock.advance(700)
-    store.rouse()
+    store.wake_due()
     park(store, again(store, row(store, job.id)), "signal:approve:2", **question)
     assert told.look() == [], "it parked again, and asks the same"
     held = start(store, on_crash="hold", **flow)

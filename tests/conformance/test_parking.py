@@ -114,7 +114,7 @@ def test_who_looked_before_something_came_does_not_wait(store: Store, clock: Fak
     assert (after.state, after.run_at, after.inbox) == (State.READY, clock.wall(), 1)
     assert (after.wake_at, after.awaits, after.question) == (None, None, None)
     assert (after.worker, after.lease_until, after.fence, after.claim_id) == (None, None, job.fence, job.claim_id)
-    assert store.rouse() is None
+    assert store.wake_due() is None
     assert again(store, after).fence == job.fence + 1
 
 

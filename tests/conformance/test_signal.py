@@ -144,7 +144,7 @@ def test_it_wakes_who_awaits_it(store: Store, clock: FakeClock, awaits: tuple[st
     assert store.signal(a_signal(waiting)) is ACCEPTED
     woken = replace(waiting, state=State.READY, run_at=clock.wall(), inbox=1, wake_at=None, awaits=None, question=None)
     assert row(store, waiting.id) == woken
-    assert store.rouse() is None
+    assert store.wake_due() is None
     assert again(store, woken).fence == waiting.fence + 1
 
 
@@ -163,7 +163,7 @@ def test_an_answer_to_a_question_that_was_given_up_is_not_kept(store: Store, clo
     waiting = park(store, start_flow(store), "signal:go", wake_at=clock.wall() + 60, question="Ship it?")
     if name == "go":
         clock.advance(60)
-        store.rouse()
+        store.wake_due()
     before = picture(store)
     assert store.signal(a_signal(waiting, name, seen_fence=waiting.fence)) is GONE
     assert picture(store) == before
@@ -173,7 +173,7 @@ def test_an_answer_to_a_question_that_was_given_up_is_not_kept(store: Store, clo
 def test_an_answer_is_not_for_the_next_time_it_asks(store: Store, clock: FakeClock) -> None:
     first = park(store, start_flow(store), "signal:go", wake_at=clock.wall() + 60, question="Ship it?")
     clock.advance(60)
-    store.rouse()
+    store.wake_due()
     second = park(store, again(store, first), "signal:go", question="Ship it?")
     before = picture(store)
     assert store.signal(a_signal(first, seen_fence=first.fence)) is GONE

@@ -21,7 +21,7 @@ from holdfast.core.recovery import (
     STORM_SPREAD_S,
     UNBROKEN_S,
     Gap,
-    Looks,
+    Observations,
     WorkerDeath,
     beating,
     death_of,
@@ -45,13 +45,13 @@ def running(id: str = "a", **given: Any) -> Job:
     return a_job(**{"id": id, "worker": "w", "lease_until": 100.0, "beat_s": BEAT_S, "lease_s": LEASE_S} | given)
 
 
-def ripe(
-    looks: Looks, jobs: list[Job], now: float, beating: Sequence[str] = (), locked: Sequence[str] = ()
+def expired(
+    observed: Observations, jobs: list[Job], now: float, beating: Sequence[str] = (), locked: Sequence[str] = ()
 ) -> list[str]:
     """Make one pass over overdue jobs, and return the ids of those that are settled."""
-    looks.begin()
-    found = [job.id for job in looks.ripe(jobs, now, beating, locked)]
-    looks.finish()
+    observed.begin()
+    found = [job.id for job in observed.confirmed_expired(jobs, now, beating, locked)]
+    observed.finish()
     return found
 
 
@@ -60,117 +60,117 @@ def ripe(
 
 @pytest.mark.parametrize("evidence", ["lock", "session"])
 def test_a_lock_must_be_seen_free_for_a_while(evidence: Any) -> None:
-    looks, dead = Looks(), Vanished(a_worker(id="w"), evidence)
-    assert looks.believed([dead], 1000.0, 0.5) == []
-    assert (looks.doubts, looks.doubt_s, looks.patience_s) == ([0.5], 0.5, 0.5)
-    looks.begin()
-    assert looks.believed([dead], 1000.25, 0.5) == []
-    assert looks.doubts == [0.25]
-    looks.begin()
-    assert looks.believed([dead], 1000.5, 0.5) == [dead]
-    assert (looks.doubts, looks.doubt_s, looks.patience_s) == ([], 0.0, 0.0)
+    observed, dead = Observations(), Vanished(a_worker(id="w"), evidence)
+    assert observed.confirmed_vanished([dead], 1000.0, 0.5) == []
+    assert (observed.unconfirmed, observed.recheck_s, observed.patience_s) == ([0.5], 0.5, 0.5)
+    observed.begin()
+    assert observed.confirmed_vanished([dead], 1000.25, 0.5) == []
+    assert observed.unconfirmed == [0.25]
+    observed.begin()
+    assert observed.confirmed_vanished([dead], 1000.5, 0.5) == [dead]
+    assert (observed.unconfirmed, observed.recheck_s, observed.patience_s) == ([], 0.0, 0.0)
 
 
 def test_a_lock_that_was_taken_again_must_be_seen_free_anew() -> None:
-    looks, dead = Looks(), Vanished(a_worker(id="w"), "lock")
-    looks.believed([dead], 1000.0, 0.5)
-    looks.believed([], 1000.25, 0.5)
-    assert looks.believed([dead], 1000.75, 0.5) == []
+    observed, dead = Observations(), Vanished(a_worker(id="w"), "lock")
+    observed.confirmed_vanished([dead], 1000.0, 0.5)
+    observed.confirmed_vanished([], 1000.25, 0.5)
+    assert observed.confirmed_vanished([dead], 1000.75, 0.5) == []
 
 
 @pytest.mark.parametrize("evidence", ["lock", "session"])
 @pytest.mark.parametrize("beat", [{"beats": 8}, {"beat_at": 4990.5}], ids=["counted", "noted beside a locked row"])
 def test_a_worker_that_beats_while_its_lock_is_free_is_not_dead(evidence: Any, beat: dict[str, Any]) -> None:
     """Its session was cut, and the server has no room for another one. When its beats stop, it is dead."""
-    looks, before = Looks(), Vanished(a_worker(id="w", beats=7, beat_at=4990.0), evidence)
+    observed, before = Observations(), Vanished(a_worker(id="w", beats=7, beat_at=4990.0), evidence)
     after = Vanished(a_worker(**{"id": "w", "beats": 7, "beat_at": 4990.0} | beat), evidence)
-    looks.believed([before], 1000.0, 0.5)
-    looks.begin()
-    assert looks.believed([after], 1000.5, 0.5) == []
-    assert looks.doubts == [0.5], "the wait begins again with the beat"
-    looks.begin()
-    assert looks.believed([after], 1000.75, 0.5) == []
-    assert looks.doubts == [0.25]
-    assert looks.believed([after], 1001.0, 0.5) == [after]
+    observed.confirmed_vanished([before], 1000.0, 0.5)
+    observed.begin()
+    assert observed.confirmed_vanished([after], 1000.5, 0.5) == []
+    assert observed.unconfirmed == [0.5], "the wait begins again with the beat"
+    observed.begin()
+    assert observed.confirmed_vanished([after], 1000.75, 0.5) == []
+    assert observed.unconfirmed == [0.25]
+    assert observed.confirmed_vanished([after], 1001.0, 0.5) == [after]
 
 
 def test_a_beat_of_one_worker_does_not_save_another() -> None:
-    looks, dead = Looks(), Vanished(a_worker(id="dead", beats=7), "session")
+    observed, dead = Observations(), Vanished(a_worker(id="dead", beats=7), "session")
     living = [Vanished(a_worker(id="living", beats=beats), "session") for beats in (1, 2)]
-    looks.believed([dead, living[0]], 1000.0, 0.5)
-    assert looks.believed([dead, living[1]], 1000.5, 0.5) == [dead]
+    observed.confirmed_vanished([dead, living[0]], 1000.0, 0.5)
+    assert observed.confirmed_vanished([dead, living[1]], 1000.5, 0.5) == [dead]
 
 
 @pytest.mark.parametrize("evidence", ["boot", "gone"])
 def test_a_new_boot_and_a_mark_are_believed_at_once(evidence: Any) -> None:
-    looks, dead = Looks(), Vanished(a_worker(id="w"), evidence)
-    assert looks.believed([dead], 1000.0, 0.5) == [dead]
-    assert looks.doubts == []
+    observed, dead = Observations(), Vanished(a_worker(id="w"), evidence)
+    assert observed.confirmed_vanished([dead], 1000.0, 0.5) == [dead]
+    assert observed.unconfirmed == []
 
 
 def test_an_overdue_lease_is_believed_at_the_second_look() -> None:
-    looks, job = Looks(), running(lease_until=0.0)
-    assert ripe(looks, [job], 0.0) == []
-    assert looks.doubts == [SECOND_LOOK_S]
-    assert ripe(looks, [job], SECOND_LOOK_S) == ["a"]
-    assert looks.doubts == []
+    observed, job = Observations(), running(lease_until=0.0)
+    assert expired(observed, [job], 0.0) == []
+    assert observed.unconfirmed == [SECOND_LOOK_S]
+    assert expired(observed, [job], SECOND_LOOK_S) == ["a"]
+    assert observed.unconfirmed == []
 
 
 @pytest.mark.parametrize("changed", [{"fence": 2}, {"lease_until": 101.0}])
 def test_a_lease_that_was_renewed_in_between_is_another_one(changed: dict[str, Any]) -> None:
-    looks = Looks()
-    ripe(looks, [running(fence=1)], 200.0)
-    assert ripe(looks, [running(**{"fence": 1} | changed)], 201.0) == []
+    observed = Observations()
+    expired(observed, [running(fence=1)], 200.0)
+    assert expired(observed, [running(**{"fence": 1} | changed)], 201.0) == []
 
 
 def test_a_job_that_a_pass_did_not_meet_is_forgotten() -> None:
-    looks, job = Looks(), running()
-    ripe(looks, [job], 100.0)
-    ripe(looks, [], 101.0)
-    assert looks.overdue == {}
-    assert ripe(looks, [job], 102.0) == []
+    observed, job = Observations(), running()
+    expired(observed, [job], 100.0)
+    expired(observed, [], 101.0)
+    assert observed.overdue == {}
+    assert expired(observed, [job], 102.0) == []
 
 
 def test_a_pass_that_was_broken_off_forgets_nothing() -> None:
-    looks, job = Looks(), running()
-    ripe(looks, [job], 100.0)
-    looks.begin()
-    assert ripe(looks, [job], 101.0) == ["a"]
+    observed, job = Observations(), running()
+    expired(observed, [job], 100.0)
+    observed.begin()
+    assert expired(observed, [job], 101.0) == ["a"]
 
 
 def test_a_reaper_that_stands_by_forgets_what_it_saw() -> None:
-    looks, job, dead = Looks(), running(), Vanished(a_worker(id="w"), "lock")
-    ripe(looks, [job], 100.0)
-    looks.believed([dead], 100.0, 0.5)
-    looks.forget()
-    assert looks.doubts == []
-    assert ripe(looks, [job], 101.0) == []
-    assert looks.believed([dead], 101.0, 0.5) == []
+    observed, job, dead = Observations(), running(), Vanished(a_worker(id="w"), "lock")
+    expired(observed, [job], 100.0)
+    observed.confirmed_vanished([dead], 100.0, 0.5)
+    observed.forget()
+    assert observed.unconfirmed == []
+    assert expired(observed, [job], 101.0) == []
+    assert observed.confirmed_vanished([dead], 101.0, 0.5) == []
 
 
 @pytest.mark.parametrize(("number", "at_once"), [(MANY, False), (MANY + 1, True)])
 def test_very_many_overdue_jobs_get_no_second_look(number: int, at_once: bool) -> None:
-    looks = Looks()
-    assert len(ripe(looks, [running(str(n)) for n in range(number)], 100.0)) == (number if at_once else 0)
+    observed = Observations()
+    assert len(expired(observed, [running(str(n)) for n in range(number)], 100.0)) == (number if at_once else 0)
 
 
 def test_another_look_is_worth_it_when_the_first_doubt_can_be_settled_and_ends_with_the_last() -> None:
-    looks = Looks()
-    looks.doubts = [0.01, 3.0]
-    assert (looks.doubt_s, looks.patience_s) == (SECOND_LOOK_S, 3.0)
+    observed = Observations()
+    observed.unconfirmed = [0.01, 3.0]
+    assert (observed.recheck_s, observed.patience_s) == (SECOND_LOOK_S, 3.0)
 
 
 # -------------------------------------------------------------------------------------------------- locked rows
 
 
 def test_an_overdue_job_whose_worker_beats_gets_one_beat_after_its_row_is_free() -> None:
-    looks, job = Looks(), running()
-    assert ripe(looks, [job], 100.0, ["a"], ["a"]) == []
-    assert looks.doubts == [], "nobody knows how long a row stays locked"
-    assert ripe(looks, [job], 150.0, ["a"], ["a"]) == []
-    assert ripe(looks, [job], 155.0, ["a"]) == []
-    assert looks.doubts == [5.0]
-    assert ripe(looks, [job], 160.0, ["a"]) == ["a"]
+    observed, job = Observations(), running()
+    assert expired(observed, [job], 100.0, ["a"], ["a"]) == []
+    assert observed.unconfirmed == [], "nobody knows how long a row stays locked"
+    assert expired(observed, [job], 150.0, ["a"], ["a"]) == []
+    assert expired(observed, [job], 155.0, ["a"]) == []
+    assert observed.unconfirmed == [5.0]
+    assert expired(observed, [job], 160.0, ["a"]) == ["a"]
 
 
 @pytest.mark.parametrize(("beat_at", "beats"), [(5000.0, True), (4990.5, True), (4990.0, False), (5009.5, True)])
@@ -200,25 +200,25 @@ def test_gaps_with_less_than_a_beat_between_them_are_one(gaps: list[Gap], found:
     assert last_gap(gaps, BEAT_S) == found
 
 
-def after_a_gap(seconds: float = 40.0) -> Looks:
+def after_a_gap(seconds: float = 40.0) -> Observations:
     """The reaper's clock is 900 s behind the store's. The gap ends at 200 on the store's clock."""
-    looks = Looks()
-    looks.pinged(-700.0 - seconds, -700.0, 200.0)
-    return looks
+    observed = Observations()
+    observed.pinged(-700.0 - seconds, -700.0, 200.0)
+    return observed
 
 
 def test_after_a_gap_every_worker_gets_one_beat_to_renew() -> None:
-    looks, job = after_a_gap(), running(lease_until=199.0)
-    assert ripe(looks, [job], 200.0) == []
-    assert looks.doubts == [BEAT_S]
-    assert ripe(looks, [job], 209.0) == []
-    assert ripe(looks, [job], 210.0) == ["a"]
+    observed, job = after_a_gap(), running(lease_until=199.0)
+    assert expired(observed, [job], 200.0) == []
+    assert observed.unconfirmed == [BEAT_S]
+    assert expired(observed, [job], 209.0) == []
+    assert expired(observed, [job], 210.0) == ["a"]
 
 
 def test_a_gap_does_not_shorten_the_patience_with_a_worker_that_beats() -> None:
-    looks, job = after_a_gap(), running(lease_until=199.0)
-    assert ripe(looks, [job], 205.0, ["a"]) == []
-    assert looks.doubts == [BEAT_S]
+    observed, job = after_a_gap(), running(lease_until=199.0)
+    assert expired(observed, [job], 205.0, ["a"]) == []
+    assert observed.unconfirmed == [BEAT_S]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_gap_does_not_shorten_the_patience_with_a_worker_that_beats() -> None:
 )
 def test_a_lease_that_was_last_renewed_before_the_end_of_the_gap_is_excused(lease_until: float, excused: bool) -> None:
     assert after_a_gap().is_in_gap(running(lease_until=lease_until)) is excused
-    assert not Looks().is_in_gap(running(lease_until=lease_until))
+    assert not Observations().is_in_gap(running(lease_until=lease_until))
     assert not after_a_gap().is_in_gap(running(lease_until=None))
 
 
@@ -237,131 +237,131 @@ def test_a_store_that_does_not_answer_for_long_makes_a_gap(silent_s: float, beat
 
 @pytest.mark.parametrize(("pace_s", "gap"), [(0.0, True), (5.0, False), (2.0, True)])
 def test_a_silence_between_two_pings_makes_a_gap_but_the_reapers_own_pause_does_not(pace_s: float, gap: bool) -> None:
-    looks = Looks(pace_s)
-    looks.pinged(0.0, 0.0, 100.0)
-    looks.pinged(5.0, 5.0, 105.0)
-    assert looks.is_in_gap(running(lease_until=104.0, beat_s=1.0)) is gap
+    observed = Observations(pace_s)
+    observed.pinged(0.0, 0.0, 100.0)
+    observed.pinged(5.0, 5.0, 105.0)
+    assert observed.is_in_gap(running(lease_until=104.0, beat_s=1.0)) is gap
 
 
 def test_the_first_ping_has_nothing_to_compare_with() -> None:
-    looks = Looks()
-    looks.pinged(50.0, 50.0, 100.0)
-    assert not looks.is_in_gap(running(lease_until=99.0, beat_s=1.0))
+    observed = Observations()
+    observed.pinged(50.0, 50.0, 100.0)
+    assert not observed.is_in_gap(running(lease_until=99.0, beat_s=1.0))
 
 
 @pytest.mark.parametrize(("wrote_at", "gap"), [(2.0, False), (2.1, True)])
 def test_a_long_pass_makes_no_gap_while_its_writes_are_answered(wrote_at: float, gap: bool) -> None:
-    looks = Looks()
-    looks.pinged(0.0, 0.0, 100.0)
-    looks.wrote(wrote_at)
-    looks.pinged(4.0, 4.0, 104.0)
-    assert looks.is_in_gap(running(lease_until=103.0, beat_s=1.0)) is gap
+    observed = Observations()
+    observed.pinged(0.0, 0.0, 100.0)
+    observed.wrote(wrote_at)
+    observed.pinged(4.0, 4.0, 104.0)
+    assert observed.is_in_gap(running(lease_until=103.0, beat_s=1.0)) is gap
 
 
 def test_a_write_before_the_first_ping_says_nothing() -> None:
-    looks = Looks()
-    looks.wrote(0.0)
-    looks.pinged(50.0, 50.0, 100.0)
-    assert not looks.is_in_gap(running(lease_until=99.0, beat_s=1.0))
+    observed = Observations()
+    observed.wrote(0.0)
+    observed.pinged(50.0, 50.0, 100.0)
+    assert not observed.is_in_gap(running(lease_until=99.0, beat_s=1.0))
 
 
 def test_a_store_clock_that_is_set_ahead_makes_a_gap() -> None:
-    looks = Looks()
-    assert looks.clock_jump_s(1000.0, 0.0) == 0.0, "the first look has nothing to compare with"
-    assert looks.clock_jump_s(1010.0, 10.0) == 0.0
-    assert looks.clock_jump_s(1012.0 + SILENCE_S, 12.0) == 0.0, "a small jump is noise"
-    assert looks.clock_jump_s(1000.0, 12.0) == 0.0, "it was set back: no lease ends early"
-    assert not looks.is_in_gap(running(lease_until=1000.0))
-    assert looks.clock_jump_s(4613.0, 25.0) == 3600.0
-    assert looks.clock_jump_s(4614.0, 26.0) == 0.0
-    assert looks.is_in_gap(running(lease_until=1013.0))
-    assert not looks.is_in_gap(running(lease_until=1012.0))
+    observed = Observations()
+    assert observed.clock_jump_s(1000.0, 0.0) == 0.0, "the first look has nothing to compare with"
+    assert observed.clock_jump_s(1010.0, 10.0) == 0.0
+    assert observed.clock_jump_s(1012.0 + SILENCE_S, 12.0) == 0.0, "a small jump is noise"
+    assert observed.clock_jump_s(1000.0, 12.0) == 0.0, "it was set back: no lease ends early"
+    assert not observed.is_in_gap(running(lease_until=1000.0))
+    assert observed.clock_jump_s(4613.0, 25.0) == 3600.0
+    assert observed.clock_jump_s(4614.0, 26.0) == 0.0
+    assert observed.is_in_gap(running(lease_until=1013.0))
+    assert not observed.is_in_gap(running(lease_until=1012.0))
 
 
 def test_old_gaps_are_forgotten() -> None:
-    looks = Looks()
+    observed = Observations()
     for n in range(GAPS):
-        looks.pinged(0.0, 1.0 if n else 40.0, 200.0 + 50 * n)
-    assert looks.is_in_gap(running(lease_until=199.0))
+        observed.pinged(0.0, 1.0 if n else 40.0, 200.0 + 50 * n)
+    assert observed.is_in_gap(running(lease_until=199.0))
 
 
 # ------------------------------------------------------------------------------- reads work, and no commit ends
 
 
-def prove(looks: Looks, at: float, job: Job, took_s: float = 0.01) -> None:
+def prove(observed: Observations, at: float, job: Job, took_s: float = 0.01) -> None:
     """The reaper commits a write of its own, and its clock is 900 s behind the store's."""
-    looks.proven(at - took_s - 900.0, at - 900.0, at, [job])
+    observed.proven(at - took_s - 900.0, at - 900.0, at, [job])
 
 
 def test_a_lease_is_judged_once_commits_have_worked_for_a_few_seconds() -> None:
-    looks, job = Looks(), running()
+    observed, job = Observations(), running()
     for at in (97.0, 98.5, 100.0):
-        prove(looks, at, job)
-    assert ripe(looks, [job], 100.0) == []
-    assert looks.doubts == [SECOND_LOOK_S], "its workers had the time to renew before the lease ended"
-    assert ripe(looks, [job], 100.01 + SECOND_LOOK_S) == ["a"]
+        prove(observed, at, job)
+    assert expired(observed, [job], 100.0) == []
+    assert observed.unconfirmed == [SECOND_LOOK_S], "its workers had the time to renew before the lease ended"
+    assert expired(observed, [job], 100.01 + SECOND_LOOK_S) == ["a"]
 
 
 @pytest.mark.parametrize(("beat_s", "wait_s"), [(BEAT_S, RENEW_S), (1.0, 1.0)])
 def test_where_nothing_is_known_about_commits_the_living_get_the_time_to_renew(beat_s: float, wait_s: float) -> None:
-    looks, job = Looks(), running(beat_s=beat_s)
-    prove(looks, 200.0, job)
-    assert ripe(looks, [job], 200.0) == []
-    assert looks.doubts == [wait_s]
-    prove(looks, 200.0 + wait_s / 2, job)
-    assert ripe(looks, [job], 200.0 + wait_s) == ["a"]
-    assert not looks.is_in_gap(job), "it costs its crash"
+    observed, job = Observations(), running(beat_s=beat_s)
+    prove(observed, 200.0, job)
+    assert expired(observed, [job], 200.0) == []
+    assert observed.unconfirmed == [wait_s]
+    prove(observed, 200.0 + wait_s / 2, job)
+    assert expired(observed, [job], 200.0 + wait_s) == ["a"]
+    assert not observed.is_in_gap(job), "it costs its crash"
 
 
 def test_two_commits_with_a_long_time_between_them_show_nothing_about_that_time() -> None:
-    looks, job = Looks(), running()
-    prove(looks, 195.0, job)
-    prove(looks, 195.0 + UNBROKEN_S + 0.1, job)
-    assert ripe(looks, [job], 198.0) == []
-    assert looks.doubts == [pytest.approx(195.0 + UNBROKEN_S + 0.1 + RENEW_S - 198.0)]
+    observed, job = Observations(), running()
+    prove(observed, 195.0, job)
+    prove(observed, 195.0 + UNBROKEN_S + 0.1, job)
+    assert expired(observed, [job], 198.0) == []
+    assert observed.unconfirmed == [pytest.approx(195.0 + UNBROKEN_S + 0.1 + RENEW_S - 198.0)]
 
 
 @pytest.mark.parametrize("took_s", [0.01, SILENCE_S + 0.1])
 def test_a_commit_that_failed_or_took_long_is_a_gap_since_the_oldest_lease_was_renewed(took_s: float) -> None:
-    looks, job = Looks(), running()
+    observed, job = Observations(), running()
     if took_s < SILENCE_S:
-        looks.unproven()
-    looks.proven(1000.0, 1000.0 + took_s, 200.0, [running("b", lease_until=110.0), job])
-    assert looks.is_in_gap(running(lease_until=70.0))
-    assert not looks.is_in_gap(running(lease_until=69.9))
+        observed.unproven()
+    observed.proven(1000.0, 1000.0 + took_s, 200.0, [running("b", lease_until=110.0), job])
+    assert observed.is_in_gap(running(lease_until=70.0))
+    assert not observed.is_in_gap(running(lease_until=69.9))
     for at in range(201, 210):
-        prove(looks, at, job)
-    assert ripe(looks, [job], 209.8) == []
-    assert ripe(looks, [job], 210.0) == ["a"]
+        prove(observed, at, job)
+    assert expired(observed, [job], 209.8) == []
+    assert expired(observed, [job], 210.0) == ["a"]
 
 
 def test_a_gap_begins_at_the_last_commit_that_was_seen() -> None:
-    looks, job = Looks(), running()
-    prove(looks, 98.0, job)
-    looks.unproven()
-    prove(looks, 103.0, job)
-    assert not looks.is_in_gap(job), "it was shorter than a beat"
-    looks.unproven()
-    prove(looks, 120.0, job)
-    assert looks.is_in_gap(running(lease_until=98.0)), "two with less than a beat between them are one"
-    assert not looks.is_in_gap(running(lease_until=97.9))
-    prove(looks, 121.0, job)
-    assert looks.is_in_gap(running(lease_until=149.9))
-    assert not looks.is_in_gap(running(lease_until=150.0)), "a commit that works is no gap"
+    observed, job = Observations(), running()
+    prove(observed, 98.0, job)
+    observed.unproven()
+    prove(observed, 103.0, job)
+    assert not observed.is_in_gap(job), "it was shorter than a beat"
+    observed.unproven()
+    prove(observed, 120.0, job)
+    assert observed.is_in_gap(running(lease_until=98.0)), "two with less than a beat between them are one"
+    assert not observed.is_in_gap(running(lease_until=97.9))
+    prove(observed, 121.0, job)
+    assert observed.is_in_gap(running(lease_until=149.9))
+    assert not observed.is_in_gap(running(lease_until=150.0)), "a commit that works is no gap"
 
 
 def test_while_a_lease_is_late_something_is_committed_each_second_and_otherwise_never() -> None:
-    looks, job = Looks(), running()
-    assert not looks.wants_proof([], 97.0)
-    looks.unproven()
-    assert not looks.wants_proof([], 97.0)
-    assert looks.wants_proof([job], 97.0)
-    prove(looks, 97.0, job)
-    assert not looks.wants_proof([job], 97.0 + PROOF_S - 0.1)
-    assert looks.wants_proof([job], 97.0 + PROOF_S)
-    assert looks.wants_proof([job, running("b", beat_s=0.5)], 97.25)
-    looks.unproven()
-    assert looks.wants_proof([job], 97.1)
+    observed, job = Observations(), running()
+    assert not observed.wants_proof([], 97.0)
+    observed.unproven()
+    assert not observed.wants_proof([], 97.0)
+    assert observed.wants_proof([job], 97.0)
+    prove(observed, 97.0, job)
+    assert not observed.wants_proof([job], 97.0 + PROOF_S - 0.1)
+    assert observed.wants_proof([job], 97.0 + PROOF_S)
+    assert observed.wants_proof([job, running("b", beat_s=0.5)], 97.25)
+    observed.unproven()
+    assert observed.wants_proof([job], 97.1)
 
 
 @pytest.mark.parametrize(

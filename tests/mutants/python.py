@@ -50,7 +50,7 @@ NEAREST = {
         "renewed": "beat",
         "judged": "settle",
         "reached": "signal",
-        "roused": "rouse",
+        "woken": "wake_due",
         "recorded": "record",
         "matches": "find",
         "declared": "fire",

@@ -199,7 +199,7 @@ BROKEN = [
     ),
     Broken(
         "a free lock is believed at the first look",
-        ((recovery, "Looks.believed", "left_s.get(each.worker.id, 0.0) <= 0", "True"),),
+        ((recovery, "Observations.confirmed_vanished", "left_s.get(each.worker.id, 0.0) <= 0", "True"),),
         world=None, why="the model has no locks",
     ),
     Broken(

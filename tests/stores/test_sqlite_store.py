@@ -57,7 +57,7 @@ READS: list[Callable[[SqliteStore], Any]] = [
     lambda store: store.vanished(),
     lambda store: store.paused(),
     lambda store: store.unserved(["default"], ["t"]),
-    lambda store: store.unroused(),
+    lambda store: store.due_waits(),
     lambda store: store.due(["default"], ["t"]),
 ]
 WRITES: list[Callable[[SqliteStore], Any]] = [

@@ -18,7 +18,7 @@ READS = (
     "workers",
     "paused",
     "unserved",
-    "unroused",
+    "due_waits",
     "due",
     "overdue",
     "deadline",
@@ -40,7 +40,7 @@ WRITES = (
     "delete",
     "record",
     "signal",
-    "rouse",
+    "wake_due",
     "fork",
 )
 DURABLE_PING = "ping durably"  # a ping that commits something is another verb here

@@ -376,7 +376,7 @@ def test_a_worker_that_cannot_be_marked_gone_keeps_no_other_from_being_recovered
         start(store.real, worker)
     dead = [Vanished(each, "lock") for each in store.real.workers()]
     monkeypatch.setattr(store, "vanished", lambda: dead, raising=False)
-    monkeypatch.setattr(store, "believe_s", 0.0, raising=False)
+    monkeypatch.setattr(store, "confirm_s", 0.0, raising=False)
     store.stuck.add(dead[0].worker.id)
     reaper = Reaper(store, SystemClock())  # type: ignore[arg-type]
     found = [reaper.once().recovered, reaper.once().recovered]

@@ -348,7 +348,7 @@ def test_an_answer_that_comes_when_the_question_was_given_up_is_not_called_accep
     asking = start_flow(house.store, queue="asks")
     awaits = awaiting("signal:approve:1")
     assert settle(house.store, asking, Parked("waits", house.store.now().wall - 1, awaits, "Ship it?")) == "accepted"
-    before_the_call(house, monkeypatch, "signal", lambda: house.store.rouse())
+    before_the_call(house, monkeypatch, "signal", lambda: house.store.wake_due())
     with pytest.raises(Refused, match="ready and does not ask that any more; look again"):
         house.app.approve(asking.id)
     assert house.store.inbox(asking.id).signals == []

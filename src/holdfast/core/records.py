@@ -270,7 +270,7 @@ class Inbox(msgspec.Struct, frozen=True):
     signals: list[Signal] = []
 
 
-class Unroused(msgspec.Struct, frozen=True, array_like=True):
+class DueWaits(msgspec.Struct, frozen=True, array_like=True):
     """Waiting workflows of one task in one queue whose time has come: how many, and since when (wall time)."""
 
     queue: str

@@ -66,12 +66,12 @@ def last_gap(gaps: Iterable[Gap], beat_s: float) -> Gap | None:
     return found
 
 
-class Looks:
+class Observations:
     """Remembers what a reaper saw, from one pass to the next."""
 
     def __init__(self, pace_s: float = 0.0) -> None:
         self._pace_s = pace_s  # the reaper's own pause between two passes makes no gap
-        self.doubts: list[float] = []  # for each death that this pass could not confirm: seconds until it can
+        self.unconfirmed: list[float] = []  # for each death that this pass could not confirm: seconds until it can
         self.overdue: dict[OverdueKey, float] = {}  # -> since when it is seen so, with its row not locked
         self._seen: dict[OverdueKey, float] = {}  # the same, of this pass alone
         self._free_locks: dict[str, tuple[float, LastBeat]] = {}  # worker -> since when its lock is seen free
@@ -84,7 +84,7 @@ class Looks:
 
     def begin(self) -> None:
         """Begin a pass."""
-        self.doubts, self._seen = [], {}
+        self.unconfirmed, self._seen = [], {}
 
     def finish(self) -> None:
         """Forget the overdue jobs that the pass did not meet."""
@@ -92,29 +92,31 @@ class Looks:
 
     def forget(self) -> None:
         """Forget everything but the gaps: nobody looks for a while."""
-        self.doubts, self.overdue, self._free_locks = [], {}, {}
+        self.unconfirmed, self.overdue, self._free_locks = [], {}, {}
 
     @property
-    def doubt_s(self) -> float:
+    def recheck_s(self) -> float:
         """Return the seconds until the next pass can confirm something; 0 if nothing is unconfirmed."""
-        return max(min(self.doubts), SECOND_LOOK_S) if self.doubts else 0.0
+        return max(min(self.unconfirmed), SECOND_LOOK_S) if self.unconfirmed else 0.0
 
     @property
     def patience_s(self) -> float:
         """Return the seconds until every death that this pass could not confirm can be settled."""
-        return max(self.doubts, default=0.0)
+        return max(self.unconfirmed, default=0.0)
 
-    def believed(self, vanished: Sequence[Vanished], now: float, believe_s: float) -> list[Vanished]:
-        """Return the workers that are dead. A lock must have been seen free for `believe_s` seconds, and no beat may
+    def confirmed_vanished(self, vanished: Sequence[Vanished], now: float, confirm_s: float) -> list[Vanished]:
+        """Return the workers that are dead. A lock must have been seen free for `confirm_s` seconds, and no beat may
         have come in that time: each one begins it again."""
         free = {each.worker.id: _last_beat(each.worker) for each in vanished if each.evidence in ("lock", "session")}
         same = {worker: seen for worker, seen in self._free_locks.items() if free.get(worker) == seen[1]}
         self._free_locks = {worker: same.get(worker, (now, beat)) for worker, beat in free.items()}
-        left_s = {worker: believe_s - (now - since) for worker, (since, _) in self._free_locks.items()}
-        self.doubts += [left for left in left_s.values() if left > 0]
+        left_s = {worker: confirm_s - (now - since) for worker, (since, _) in self._free_locks.items()}
+        self.unconfirmed += [left for left in left_s.values() if left > 0]
         return [each for each in vanished if left_s.get(each.worker.id, 0.0) <= 0]
 
-    def ripe(self, overdue: Sequence[Job], now: float, beating: Collection[str], locked: Collection[str]) -> list[Job]:
+    def confirmed_expired(
+        self, overdue: Sequence[Job], now: float, beating: Collection[str], locked: Collection[str]
+    ) -> list[Job]:
         """Return the overdue jobs to settle now. `beating`: jobs whose workers still beat. `locked`: jobs whose rows
         are locked."""
         for job in overdue:
@@ -122,7 +124,7 @@ class Looks:
             self._seen[key] = now if job.id in locked else self.overdue.get(key, now)
         self.overdue |= self._seen
         left_s = {job.id: self._left_s(job, now, job.id in beating) for job in overdue}
-        self.doubts += [left for job_id, left in left_s.items() if left > 0 and job_id not in locked]
+        self.unconfirmed += [left for job_id, left in left_s.items() if left > 0 and job_id not in locked]
         return [job for job in overdue if left_s[job.id] <= 0]
 
     def _left_s(self, job: Job, now: float, worker_beats: bool) -> float:

@@ -115,10 +115,10 @@ def apply_verdict(job: Job, verdict: Verdict, wall: float) -> Job:
 def wake_on(job: Job, what: Awaited, wall: float) -> Job:
     """Return the job after a signal or the end of a child arrived; wake it if it waits for that."""
     job = replace(job, inbox=job.inbox + 1)
-    return roused(job, wall) if what in (job.awaits or ()) else job
+    return woken(job, wall) if what in (job.awaits or ()) else job
 
 
-def roused(job: Job, wall: float) -> Job:
+def woken(job: Job, wall: float) -> Job:
     """Return a waiting job as it is when it waits no more."""
     return replace(job, state=State.READY, run_at=wall, wake_at=None, awaits=None, question=None)
 

@@ -215,7 +215,7 @@ def _of_tasks(store: Store, app: App, nobodys: dict[str, dict[str, int]]) -> Ite
     """Find due jobs that the app has no task for, in its queues and, if they are in `nobodys`, in any other."""
     queues = sorted({task.queue for task in app.tasks.values()})
     unknown = Counter(store.unserved(queues, sorted(app.tasks)))
-    for each in store.unroused():
+    for each in store.due_waits():
         if each.queue in queues and each.task not in app.tasks:
             unknown[each.task] += each.jobs
     for queue, tasks in nobodys.items():

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from holdfast.core.autopsy import lines_of
 from holdfast.core.durations import iso
 from holdfast.core.machine import State, Transition
-from holdfast.core.records import Event, Filter, Job, Moment, Unroused, Worker, nobody_has
+from holdfast.core.records import DueWaits, Event, Filter, Job, Moment, Worker, nobody_has
 from holdfast.errors import StoreError, StoreReadOnly, StoreTimeout
 from holdfast.insight.format import near, parsed
 from holdfast.insight.health import Health, ending_view, endings, health, is_late, usual, vanished_ids, worker_state
@@ -300,13 +300,13 @@ def worker_names(store: Store) -> dict[str, str]:
 
 def queue_views(store: Store) -> list[dict[str, Any]]:
     """Show every queue that has jobs, is paused, or is served by a worker that claims jobs; by name."""
-    counts, paused, unroused, now = store.counts(), set(store.paused()), store.unroused(), store.now()
+    counts, paused, due_waits, now = store.counts(), set(store.paused()), store.due_waits(), store.now()
     living = [worker for worker in store.workers() if worker.claims(now.wall)]
     served = {queue for worker in living for queue in worker.queues}
     views = []
     for queue in sorted({*counts, *paused, *served}):
         jobs = counts.get(queue, {})
-        waits = [each for each in unroused if each.queue == queue]
+        waits = [each for each in due_waits if each.queue == queue]
         due = _due(store, queue, now.wall, queue in paused, living) if jobs.get(State.READY) else _Due()
         due = _with_waits(due, waits, queue in paused, living) if waits else due
         views.append(
@@ -362,7 +362,7 @@ def _due(store: Store, queue: str, now: float, paused: bool, living: Sequence[Wo
     return _Due(oldest, store.due([queue], known) if known else None, unserved)
 
 
-def _with_waits(due: _Due, waits: Sequence[Unroused], paused: bool, living: Sequence[Worker]) -> _Due:
+def _with_waits(due: _Due, waits: Sequence[DueWaits], paused: bool, living: Sequence[Worker]) -> _Due:
     """Count in the waiting workflows of a queue whose time has come: they are due, until a worker takes them up."""
     oldest = _earliest(due.oldest, waits)
     if paused:
@@ -372,7 +372,7 @@ def _with_waits(due: _Due, waits: Sequence[Unroused], paused: bool, living: Sequ
     return _Due(oldest, _earliest(due.oldest_served, served), dict(sorted(unserved.items())))
 
 
-def _earliest(ready: float | None, waits: Sequence[Unroused]) -> float | None:
+def _earliest(ready: float | None, waits: Sequence[DueWaits]) -> float | None:
     times = [*([] if ready is None else [ready]), *(each.since for each in waits)]
     return min(times, default=None)
 

@@ -17,6 +17,7 @@ from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import State
 from holdfast.core.records import (
     BeatReply,
+    DueWaits,
     Duty,
     Event,
     Filter,
@@ -33,7 +34,6 @@ from holdfast.core.records import (
     Seen,
     Signal,
     Step,
-    Unroused,
     Vanished,
     Worker,
 )
@@ -166,7 +166,7 @@ class Store(Protocol):
     """See the module's docstring."""
 
     url: str
-    believe_s: float  # how long a liveness lock must be seen free before that is a death
+    confirm_s: float  # how long a liveness lock must be seen free before that is a death
     commits_may_hang: bool  # reads, and writes that change nothing, may work while no commit ends
     row_locks: bool  # another transaction may lock the row of one job
     add_at_once: int  # the most jobs that one `add` should store, lest other writers wait; it may change
@@ -282,11 +282,11 @@ class Store(Protocol):
         first; and how many things have come for it in all."""
         ...
 
-    def rouse(self, limit: int = 500) -> float | None:
+    def wake_due(self, limit: int = 500) -> float | None:
         """Make up to `limit` waiting jobs ready whose `wake_at` has come; return the earliest that is left, if any."""
         ...
 
-    def unroused(self) -> list[Unroused]:
+    def due_waits(self) -> list[DueWaits]:
         """Return the waiting workflows whose `wake_at` has come, by queue and task: the 1,000 that came first."""
         ...
 

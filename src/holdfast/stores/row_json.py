@@ -15,6 +15,7 @@ from holdfast.core.continuity import Standing
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.policy import Policy
 from holdfast.core.records import (
+    DueWaits,
     Event,
     Job,
     Lease,
@@ -26,7 +27,6 @@ from holdfast.core.records import (
     Schedule,
     Signal,
     Step,
-    Unroused,
     Worker,
 )
 from holdfast.core.row_text import from_row, texts_of
@@ -48,7 +48,7 @@ names_from = msgspec.json.Decoder(list[str]).decode
 names_or_nulls_from = msgspec.json.Decoder(list[str | None]).decode  # some of which are not known
 numbers_from = msgspec.json.Decoder(list[int]).decode
 steps_from = msgspec.json.Decoder(list[Step], strict=False).decode
-unroused_from = msgspec.json.Decoder(list[Unroused]).decode
+due_waits_from = msgspec.json.Decoder(list[DueWaits]).decode
 signals_from = msgspec.json.Decoder(list[Signal]).decode
 
 

@@ -130,7 +130,7 @@ class Claimer:
                     said_at = self._clock.lease()
                     self._say_what_nobody_serves()
                 self._backoff.recovered()
-                if self._until_idle and was_idle and not self._sweep.in_doubt:
+                if self._until_idle and was_idle and not self._sweep.has_unconfirmed:
                     return
                 likely = self._wait_for_work() and self._store.hints_of_work
             except WorkerGone:
@@ -171,7 +171,7 @@ class Claimer:
     def _wait_for_work(self) -> bool:
         timeout_s = POLL_S if self._due_in_s is None else min(POLL_S, max(0.001, self._due_in_s, self._pause_s))
         timeout_s = min(timeout_s, self._timers.in_s())
-        most_s = POLL_S if not self._until_idle else SECOND_LOOK_S if self._sweep.in_doubt else 0.02
+        most_s = POLL_S if not self._until_idle else SECOND_LOOK_S if self._sweep.has_unconfirmed else 0.02
         return self._store.wait(min(timeout_s, most_s))
 
     def _is_idle(self) -> bool:
@@ -180,14 +180,14 @@ class Claimer:
     def _say_what_nobody_serves(self) -> None:
         """Log the tasks of due jobs that no living worker has, in our queues and in those that nobody serves. The jobs
         of another worker's tasks are left to it."""
-        now, unroused = self._store.now().wall, self._store.unroused()
+        now, due_waits = self._store.now().wall, self._store.due_waits()
         living = [worker for worker in self._store.workers() if worker.claims(now)]
         served = {queue for worker in living for queue in worker.queues}
-        used = {*self._store.counts(), *(each.queue for each in unroused)}
+        used = {*self._store.counts(), *(each.queue for each in due_waits)}
         missing: Counter[str] = Counter()
         for queue in {*self._queues, *used - served - set(self._store.paused())}:
             due = Counter(self._store.unserved([queue], list(self._tasks)))
-            due.update({each.task: each.jobs for each in unroused if each.queue == queue})
+            due.update({each.task: each.jobs for each in due_waits if each.queue == queue})
             missing.update({task: jobs for task, jobs in due.items() if nobody_has(living, queue, task)})
         for task, jobs in sorted(missing.items()):
             log.warning("no living worker has task %r: %d due jobs wait for one that has it", task, jobs)

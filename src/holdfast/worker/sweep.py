@@ -25,16 +25,16 @@ class Sweep:
         self.recovered = 0
 
     @property
-    def in_doubt(self) -> bool:
+    def has_unconfirmed(self) -> bool:
         """Say whether a worker may be dead that the sweep has not judged yet."""
         return self._look_at is not None
 
     def begin(self) -> None:
         """Settle what dead workers left, an earlier process of this worker's name first of all."""
-        self.recovered = self._reaper.complete(within_s=max(self._store.believe_s, SECOND_LOOK_S)).recovered
-        if self._only_pass and self._reaper.looks.doubt_s:
-            self._give_up_at = self._clock.lease() + self._reaper.looks.patience_s + SECOND_LOOK_S
-            self._look_at = self._clock.lease() + min(self._reaper.looks.doubt_s, LOOK_S)
+        self.recovered = self._reaper.complete(within_s=max(self._store.confirm_s, SECOND_LOOK_S)).recovered
+        if self._only_pass and self._reaper.observed.recheck_s:
+            self._give_up_at = self._clock.lease() + self._reaper.observed.patience_s + SECOND_LOOK_S
+            self._look_at = self._clock.lease() + min(self._reaper.observed.recheck_s, LOOK_S)
         level = logging.WARNING if self.recovered else logging.INFO
         log.log(level, "recovered %d orphaned jobs at start", self.recovered)
 
@@ -44,5 +44,5 @@ class Sweep:
         if self._look_at is None or now < self._look_at:
             return
         self.recovered += self._reaper.once().recovered
-        now, doubt_s = self._clock.lease(), self._reaper.looks.doubt_s
-        self._look_at = now + min(doubt_s, LOOK_S) if doubt_s and now < self._give_up_at else None
+        now, recheck_s = self._clock.lease(), self._reaper.observed.recheck_s
+        self._look_at = now + min(recheck_s, LOOK_S) if recheck_s and now < self._give_up_at else None

@@ -25,7 +25,7 @@ class Timers:
         """Make the workflows ready whose time has come, if it is time to look."""
         if self._clock.lease() < self._next_at:
             return
-        earliest = self._store.rouse()
+        earliest = self._store.wake_due()
         left_s = LOOK_S if earliest is None else max(0.0, earliest - self._store.now().wall)
         self._next_at = self._clock.lease() + min(LOOK_S, left_s)
 

@@ -26,6 +26,7 @@ from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.records import (
     BeatReply,
+    DueWaits,
     Duty,
     Event,
     Filter,
@@ -42,7 +43,6 @@ from holdfast.core.records import (
     Seen,
     Signal,
     Step,
-    Unroused,
     Vanished,
     Worker,
 )
@@ -55,7 +55,7 @@ from holdfast.stores.protocol import Added, Fired, Reply, Schema, Transaction, d
 from holdfast.stores.wakeups import Wakeups
 
 UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
-UNROUSED_MAX = 1000  # how many jobs `unroused` looks at
+DUE_WAITS_MAX = 1000  # how many jobs `due_waits` looks at
 T = TypeVar("T")
 
 
@@ -80,7 +80,7 @@ def _locked(verb: Callable[..., Any]) -> Callable[..., Any]:
 class MemoryStore:
     """See `stores/protocol.py: Store` for every promise."""
 
-    believe_s = 0.1
+    confirm_s = 0.1
     commits_may_hang = False
     row_locks = False
     hints_of_work = False
@@ -576,23 +576,23 @@ class MemoryStore:
         wanted = (each for each in waiting if name is None or each.name == name)
         return Inbox(job.inbox if job is not None else 0, list(islice(wanted, limit)))
 
-    def rouse(self, limit: int = 500) -> float | None:
+    def wake_due(self, limit: int = 500) -> float | None:
         wall = self._clock.wall()
         timed = sorted((job.wake_at, job.id) for job in self._jobs.values() if job.wake_at is not None)
         due = [job_id for wake_at, job_id in timed if wake_at <= wall][:limit]
         for job_id in due:
-            self._jobs[job_id] = transitions.roused(self._jobs[job_id], wall)
+            self._jobs[job_id] = transitions.woken(self._jobs[job_id], wall)
         if due:
             self.wake()
         return timed[len(due)][0] if len(timed) > len(due) else None
 
-    def unroused(self) -> list[Unroused]:
+    def due_waits(self) -> list[DueWaits]:
         timed = sorted((job.wake_at, job.queue, job.task) for job in self._jobs.values() if job.wake_at is not None)
         found: dict[tuple[str, str], list[float]] = {}
-        for wake_at, queue, task in timed[:UNROUSED_MAX]:
+        for wake_at, queue, task in timed[:DUE_WAITS_MAX]:
             if wake_at <= self._clock.wall():
                 found.setdefault((queue, task), []).append(wake_at)
-        return [Unroused(*key, len(times), times[0]) for key, times in sorted(found.items())]
+        return [DueWaits(*key, len(times), times[0]) for key, times in sorted(found.items())]
 
     def fork(self, new: NewJob, source: str, seen_fence: int, before: int, event: NewEvent) -> Added | None:
         old = self._jobs.get(source)

@@ -784,7 +784,7 @@ SELECT job.inbox, (
 )
 FROM {schema}.job AS job WHERE job.id = %(id)s;
 
--- name: rouse
+-- name: wake_due
 WITH clock AS MATERIALIZED (
     SELECT {wall} AS wall
 ),
@@ -795,14 +795,14 @@ due AS MATERIALIZED (
     LIMIT %(limit)s::bigint
     FOR NO KEY UPDATE SKIP LOCKED
 ),
-roused AS (
+woken AS (
     UPDATE {schema}.job AS job SET state = 'ready', run_at = clock.wall, wake_at = NULL, awaits = NULL, question = NULL
     FROM due, clock
     WHERE job.ctid = due.spot
     RETURNING job.id
 ),
 notified AS MATERIALIZED (
-    SELECT pg_notify(%(channel)s, '') FROM (SELECT FROM roused LIMIT 1) AS anything
+    SELECT pg_notify(%(channel)s, '') FROM (SELECT FROM woken LIMIT 1) AS anything
 )
 SELECT (
     SELECT job.wake_at FROM {schema}.job AS job
@@ -811,7 +811,7 @@ SELECT (
     LIMIT 1
 ), (SELECT count(*) FROM notified);
 
--- name: unroused
+-- name: due_waits
 SELECT coalesce(json_agg(json_build_array(queue, task, jobs, since) ORDER BY queue, task), '[]')::text FROM (
     SELECT queue, task, count(*) AS jobs, min(wake_at) AS since FROM (
         SELECT queue, task, wake_at FROM {schema}.job

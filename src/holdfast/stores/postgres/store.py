@@ -22,6 +22,7 @@ from holdfast.core.machine import ENDED, State
 from holdfast.core.records import (
     GONE_KEPT_S,
     BeatReply,
+    DueWaits,
     Duty,
     Event,
     Filter,
@@ -38,7 +39,6 @@ from holdfast.core.records import (
     Seen,
     Signal,
     Step,
-    Unroused,
     Vanished,
     Worker,
 )
@@ -101,7 +101,7 @@ class PostgresStore:
     def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True, bulk: bool = False) -> None:
         options = Options.parse(url)
         self.url = options.shown
-        self.believe_s = options.session_grace_s
+        self.confirm_s = options.session_grace_s
         self._create = create
         self._fake = clock if clock is not None and not isinstance(clock, SystemClock) else None
         self._clock: Clock = clock or SystemClock()
@@ -690,13 +690,13 @@ class PostgresStore:
         row = self._db.one("inbox", {"id": job_id, "name": name, "limit": limit})
         return Inbox(row[0], row_json.signals_from(row[1])) if row is not None else Inbox(0)
 
-    def rouse(self, limit: int = 500) -> float | None:
+    def wake_due(self, limit: int = 500) -> float | None:
         values = {"wall": self._wall(), "limit": limit, "channel": self._hot.channel}
-        earliest: float | None = self._hot.one("rouse", values)[0]
+        earliest: float | None = self._hot.one("wake_due", values)[0]
         return earliest
 
-    def unroused(self) -> list[Unroused]:
-        return row_json.unroused_from(self._db.one("unroused", {"wall": self._wall()})[0])
+    def due_waits(self) -> list[DueWaits]:
+        return row_json.due_waits_from(self._db.one("due_waits", {"wall": self._wall()})[0])
 
     def fork(self, new: NewJob, source: str, seen_fence: int, before: int, event: NewEvent) -> Added | None:
         values = {"id": new.id, "source": source, "seen_fence": seen_fence, "before": before}

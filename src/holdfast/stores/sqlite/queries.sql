@@ -395,7 +395,7 @@ SELECT json_group_array(json_array(id, job_id, name, value, actor, sent_at)) FRO
     LIMIT :limit
 );
 
--- name: rouse
+-- name: wake_due
 UPDATE holdfast_job SET state = 'ready', run_at = :wall, wake_at = NULL, awaits = NULL, question = NULL
 WHERE seq IN (
     SELECT seq FROM holdfast_job
@@ -404,10 +404,10 @@ WHERE seq IN (
     LIMIT :limit
 );
 
--- name: rouse_next
+-- name: wake_due_next
 SELECT min(wake_at) FROM holdfast_job WHERE state = 'waiting' AND wake_at IS NOT NULL;
 
--- name: unroused
+-- name: due_waits
 SELECT json_group_array(json_array(queue, task, jobs, since)) FROM (
     SELECT queue, task, count(*) AS jobs, min(wake_at) AS since FROM (
         SELECT queue, task, wake_at FROM holdfast_job

@@ -20,6 +20,7 @@ from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import (
     GONE_KEPT_S,
     BeatReply,
+    DueWaits,
     Duty,
     Event,
     Filter,
@@ -36,7 +37,6 @@ from holdfast.core.records import (
     Seen,
     Signal,
     Step,
-    Unroused,
     Vanished,
     Worker,
 )
@@ -72,7 +72,7 @@ ADD_LEAST, ADD_MOST = 20, 10_000  # with at least and at most this many of them
 class SqliteStore:
     """One file, many processes of one host. See `stores/protocol.py: Store` for every promise."""
 
-    believe_s = 0.1
+    confirm_s = 0.1
     commits_may_hang = True
     row_locks = False
     hints_of_work = False
@@ -605,17 +605,17 @@ class SqliteStore:
             signals = row_json.signals_from(db.execute(Q["inbox_signals"], values).fetchone()[0])
         return Inbox(row[0] if row is not None else 0, signals)
 
-    def rouse(self, limit: int = 500) -> float | None:
+    def wake_due(self, limit: int = 500) -> float | None:
         wall, earliest = self._clock.wall(), self._next_wake()
         if earliest is not None and earliest <= wall:
             with self._db.writing() as db:
-                db.execute(Q["rouse"], {"wall": wall, "limit": limit})
+                db.execute(Q["wake_due"], {"wall": wall, "limit": limit})
             earliest = self._next_wake()
         return earliest
 
-    def unroused(self) -> list[Unroused]:
+    def due_waits(self) -> list[DueWaits]:
         with self._db.reading() as db:
-            return row_json.unroused_from(db.execute(Q["unroused"], {"wall": self._clock.wall()}).fetchone()[0])
+            return row_json.due_waits_from(db.execute(Q["due_waits"], {"wall": self._clock.wall()}).fetchone()[0])
 
     def fork(self, new: NewJob, source: str, seen_fence: int, before: int, event: NewEvent) -> Added | None:
         wall = self._clock.wall()
@@ -631,7 +631,7 @@ class SqliteStore:
 
     def _next_wake(self) -> float | None:
         with self._db.reading() as db:
-            earliest: float | None = db.execute(Q["rouse_next"]).fetchone()[0]
+            earliest: float | None = db.execute(Q["wake_due_next"]).fetchone()[0]
         return earliest
 
 

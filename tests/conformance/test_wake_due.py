@@ -1,4 +1,4 @@
-"""rouse: makes those ready whose time has come, and says when the next one is due."""
+"""wake_due: makes those ready whose time has come, and says when the next one is due."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -32,7 +32,7 @@ DUE_S = 60.0
 def test_nobody_waits(store: Store) -> None:
     start_flow(store)
     before = picture(store)
-    assert store.rouse() is None
+    assert store.wake_due() is None
     assert picture(store) == before
 
 
@@ -40,7 +40,7 @@ def test_nobody_waits(store: Store) -> None:
 def test_only_who_waits_is_roused(store: Store, state: State) -> None:
     job_in(store, state, workflow=True)
     before = picture(store)
-    assert store.rouse() is None
+    assert store.wake_due() is None
     assert picture(store) == before
 
 
@@ -51,10 +51,10 @@ def test_who_waits_until_now_is_ready_and_waits_for_nothing_more(
     waiting = park(store, start_flow(store), *awaits, wake_at=clock.wall() + DUE_S, question="Ship it?")
     assert (waiting.state, waiting.wake_at, waiting.awaits) == (State.WAITING, clock.wall() + DUE_S, awaiting(*awaits))
     clock.advance(DUE_S - 1)
-    assert store.rouse() == waiting.wake_at
+    assert store.wake_due() == waiting.wake_at
     assert row(store, waiting.id) == waiting
     clock.advance(1)
-    assert store.rouse() is None
+    assert store.wake_due() is None
     woken = replace(waiting, state=State.READY, run_at=clock.wall(), wake_at=None, awaits=None, question=None)
     assert row(store, waiting.id) == woken
     assert again(store, woken).id == waiting.id
@@ -63,7 +63,7 @@ def test_who_waits_until_now_is_ready_and_waits_for_nothing_more(
 def test_who_waits_for_ever_stays(store: Store, clock: FakeClock) -> None:
     waiting = park(store, start_flow(store), "signal:go")
     clock.advance(10**9)
-    assert store.rouse() is None
+    assert store.wake_due() is None
     assert row(store, waiting.id) == waiting
 
 
@@ -71,21 +71,21 @@ def test_the_answer_is_the_earliest_that_is_left(store: Store, clock: FakeClock)
     wall = clock.wall()
     for delay_s in (30, 10, 20, 40):
         park(store, start_flow(store), wake_at=wall + delay_s)
-    assert store.rouse() == wall + 10
+    assert store.wake_due() == wall + 10
     clock.advance(25)
-    assert store.rouse() == wall + 30
+    assert store.wake_due() == wall + 30
     assert store.counts() == {"default": {State.READY: 2, State.WAITING: 2}}
-    assert store.rouse() == wall + 30
+    assert store.wake_due() == wall + 30
 
 
 def test_no_more_than_the_limit_and_the_longest_due_first(store: Store, clock: FakeClock) -> None:
     wall = clock.wall()
     jobs = [park(store, start_flow(store), wake_at=wall + delay_s) for delay_s in (5, 3, 1, 4, 2)]
     clock.advance(10)
-    assert store.rouse(limit=2) == wall + 3
+    assert store.wake_due(limit=2) == wall + 3
     assert [row(store, job.id).state for job in jobs] == [*[State.WAITING] * 2, State.READY, State.WAITING, State.READY]
-    assert store.rouse(limit=2) == wall + 5
-    assert store.rouse(limit=2) is None
+    assert store.wake_due(limit=2) == wall + 5
+    assert store.wake_due(limit=2) is None
 
 
 def test_who_stopped_waiting_has_no_timer_any_more(store: Store, clock: FakeClock) -> None:
@@ -95,7 +95,7 @@ def test_who_stopped_waiting_has_no_timer_any_more(store: Store, clock: FakeCloc
     move(store, held.id, held.state, held.fence, acts.hold(held, actor="ann"))
     clock.advance(10)
     before = picture(store)
-    assert store.rouse() is None
+    assert store.wake_due() is None
     assert picture(store) == before
     assert [row(store, job.id).wake_at for job in (cancelled, held)] == [None, None]
 
@@ -106,8 +106,8 @@ def test_many_who_rouse_at_once_lose_nobody(store: Store, clock: FakeClock) -> N
     store.settle([settlement(job, Parked("sleeps", wake_at=clock.wall() + 1)) for job in jobs])
     clock.advance(5)
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: store.rouse(limit=40), range(16)))
-    while store.rouse() is not None:
+        list(pool.map(lambda _: store.wake_due(limit=40), range(16)))
+    while store.wake_due() is not None:
         pass
     assert len(store.find(Filter(states=(State.READY,), limit=1000))) == 300
     assert {job.run_at for job in store.find(Filter(limit=1000))} == {clock.wall()}
