@@ -90,8 +90,8 @@ def health(
             "result cannot be saved. Nothing is lost meanwhile. To find that transaction: docs/postgresql.md, "
             '"Locks of others".',
         )
-    if trouble := _dead(job, worker, now, vanished, reaped) or _hung(job, now) or _slow(job, now, usual_s):
-        return trouble
+    if found := _dead(job, worker, now, vanished, reaped) or _hung(job, now) or _slow(job, now, usual_s):
+        return found
     return Health("well", f"Its lease ends in {duration(_lease_left(job, now))} unless the worker renews it.")
 
 

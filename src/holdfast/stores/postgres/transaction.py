@@ -87,8 +87,8 @@ class PostgresTransaction:
 
     @property
     def outage(self) -> StoreError | None:
-        trouble = self.connection.trouble
-        return self._db.explain(trouble) if trouble is not None and is_outage(trouble) else None
+        last_error = self.connection.last_error
+        return self._db.explain(last_error) if last_error is not None and is_outage(last_error) else None
 
     def hand_over(self) -> None:
         pass  # a thread never waits for a transaction that it has open itself, unless both write the same row
@@ -206,7 +206,7 @@ class FencedConnection(Session):
     """A connection lent to the user's code for one transaction."""
 
     answer_s = _RESET_S
-    trouble: psycopg.Error | None = None  # how the last operation failed
+    last_error: psycopg.Error | None = None  # how the last operation failed
     _pid = 0
     _over: tuple[type[Exception], str] | None = None
     _lent = False
@@ -255,7 +255,7 @@ class FencedConnection(Session):
                 self.cancel_safe(timeout=_STOP_S)
             ours = self.lock.acquire(timeout=_STOP_S)
         if not ours:
-            self.trouble = NoAnswer("the server does not answer")
+            self.last_error = NoAnswer("the server does not answer")
             with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(self.pgconn.socket)) as line:
                 line.shutdown(socket.SHUT_RDWR)
             ours = self.lock.acquire(timeout=_STOP_S)
@@ -279,9 +279,9 @@ class FencedConnection(Session):
             answer = super().wait(*arguments, **options)
         except psycopg.Error as error:
             self.check()
-            self.trouble = error
+            self.last_error = error
             raise
-        self.trouble = None
+        self.last_error = None
         if self._lent and self.pgconn.transaction_status == TransactionStatus.IDLE:
             self._over = UsageError, _BY_HAND
             self.check()

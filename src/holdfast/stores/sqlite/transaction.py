@@ -55,8 +55,8 @@ class SqliteTransaction:
 
     @property
     def outage(self) -> StoreError | None:
-        trouble = self.connection.trouble
-        return self._db.explain(trouble) if trouble is not None and is_outage(trouble) else None
+        last_error = self.connection.last_error
+        return self._db.explain(last_error) if last_error is not None and is_outage(last_error) else None
 
     def hand_over(self) -> None:
         self._db.hand_over(self.connection)
@@ -112,7 +112,7 @@ class FencedConnection(WriteConnection):
         self._whose = threading.Lock()  # guards the two below: the task's end and the timer race for them
         self._expired: str | None = None
         self._lent = False
-        self.trouble: sqlite3.Error | None = None  # how the last operation failed
+        self.last_error: sqlite3.Error | None = None  # how the last operation failed
         self._pid = os.getpid()
 
     @property
@@ -165,12 +165,12 @@ class FencedConnection(WriteConnection):
         self._check()
         with self._use:
             self._check()
-            self.trouble = None
+            self.last_error = None
             try:
                 yield
             except sqlite3.Error as error:
                 self._check()  # it was stopped because the time is over
-                self.trouble = error
+                self.last_error = error
                 raise
             finally:
                 if self._lent and not self.in_transaction:
