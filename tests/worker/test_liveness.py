@@ -39,7 +39,7 @@ def test_a_worker_that_lost_its_lock_notices_and_takes_it_again(
             os.close(other)
     until(is_noticed, "it notices")
     until(lambda: locks.is_listed(lock.file), "the lock is taken again")
-    assert liveness.look(path, lock.file[1]) is liveness.Life.ALIVE
+    assert liveness.look(path, lock.file[1]) is liveness.LockState.ALIVE
     for descriptor in reused:
         os.close(descriptor)
 
