@@ -88,6 +88,22 @@ def test_a_schedule_of_a_task_that_retries_by_exception_is_stored_and_fired(stor
     assert [(job.task, job.attempts_max) for job in jobs(store)] == [("picky", 3)]
 
 
+def test_a_period_is_declared_and_fired_as_an_expression_is(store: Store, clock: FakeClock) -> None:
+    app = an_app(store, clock)
+    app.every(seconds=2.5, task=app.tasks["report"], key="poll", missed="skip")
+    [poll] = app.schedules.values()
+    assert (poll.key, poll.spec, poll.tz, poll.missed) == ("poll", "@every 2.5s", "UTC", "skip")
+    scheduler = Scheduler(app, name="a")
+    assert scheduler.look() == (0, 2.5)
+    fired = []
+    for _ in range(4):
+        clock.advance(1.25)
+        fired.append(scheduler.look()[0])
+    assert fired == [0, 1, 0, 1]
+    with pytest.raises(UsageError, match="seconds=0"):
+        app.every(seconds=0, task=app.tasks["report"], key="other")
+
+
 def test_a_wrong_declaration_is_refused_where_it_stands(store: Store, clock: FakeClock) -> None:
     app, other = every_minute(store, clock), an_app(store, clock)
     report = app.tasks["report"]

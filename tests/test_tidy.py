@@ -366,7 +366,9 @@ def is_composed(node: ast.expr) -> bool:
 MODULE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 # The ratchet: "worker/runner.py" or "worker/runner.py: run" -> (lines it has now, why it may).
-LONG: dict[str, tuple[int, str]] = {}
+LONG: dict[str, tuple[int, str]] = {
+    "app.py": (806, "one interface: cut in two by inheritance, it was harder to read"),
+}
 
 
 def sizes(path: str, source: str) -> Iterator[Finding]:

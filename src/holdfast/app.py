@@ -24,6 +24,7 @@ from holdfast.core.records import Filter, NewJob, Schedule, Signal, Step
 from holdfast.core.records import Job as Row
 from holdfast.core.replay import STEPS_MAX, answer_to, first_named
 from holdfast.core.retention import Age, Retention
+from holdfast.core.schedule import every
 from holdfast.core.text import check_storable
 from holdfast.core.verdict import Verdict
 from holdfast.enqueueing import ADD_AT_ONCE, EnqueueStream, OnProgress, StreamProgress, check_draft, store_many
@@ -158,6 +159,20 @@ class App:
 
         made = declaration(self, spec, task, key, tz, missed)
         self.schedules = {**self.schedules, made.key: made}
+
+    def every(
+        self,
+        *,
+        seconds: float,
+        task: Sender[..., Any] | Draft[Any],
+        key: str | None = None,
+        missed: Literal["last", "skip"] = "last",
+    ) -> None:
+        """Enqueue the task at each multiple of `seconds` (at least 1) since 1970, each exactly once, as `cron` does.
+
+        The other arguments are those of `cron`.
+        """
+        self.cron(every(seconds), task, key=key, missed=missed)
 
     @property
     def workflow(self) -> DeclareWorkflow:

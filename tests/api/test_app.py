@@ -716,6 +716,7 @@ NOT_AWAITED = {
     "alert",
     "clock",
     "cron",
+    "every",
     "middleware",
     "named",
     "on",

@@ -117,9 +117,27 @@ def test_pause_and_resume_print_what_is_so_now_as_json(run: Run, store: Store, n
     assert run("schedules", "pause", "nightyl", "--json", code=5).stdout == ""
 
 
+def test_forgetting_removes_a_schedule_and_says_when_it_may_come_back(
+    run: Run, store: Store, nightly: Schedule, clock: FakeClock
+) -> None:
+    declare(store, "other")
+    done = run("schedules", "forget", "nightly")
+    assert done.stdout == "nightly forgotten\n"
+    assert "If that program still runs, the schedule comes back." in done.stderr
+    assert [each.key for each in store.schedules()] == ["other"]
+    clock.advance(3600)
+    assert run.json("schedules", "forget", "other") == [{"key": "other", "forgotten": True}]
+    assert store.schedules() == []
+
+
 def test_an_unknown_key_changes_nothing_and_is_5(run: Run, store: Store, nightly: Schedule) -> None:
     before = picture(store), store.schedules()
-    for words in (("pause", "nightly", "nightyl"), ("resume", "nightyl"), ("fire", "nightyl")):
+    for words in (
+        ("pause", "nightly", "nightyl"),
+        ("resume", "nightyl"),
+        ("fire", "nightyl"),
+        ("forget", "nightly", "nightyl"),
+    ):
         assert "did you mean nightly?" in run("schedules", *words, code=5).stderr
     assert (picture(store), store.schedules()) == before
 

@@ -1,4 +1,4 @@
-"""declare, schedules, fire, pause_schedule: each instant once, the mark only rises, an old term is refused."""
+"""The verbs of schedules: each instant once, the mark only rises, an old term is refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.core.machine import State
-from holdfast.core.records import Duty, Firing, Schedule
+from holdfast.core.records import Duty, Filter, Firing, Schedule
 from holdfast.core.transitions import ABANDONED_S, RENEW_S
 from holdfast.core.verdict import Succeeded
 from holdfast.errors import DutyLost
@@ -313,3 +313,29 @@ def test_a_workflow_is_stored_as_one(store: Store, clock: FakeClock) -> None:
     clock.advance(DAY_S)
     fire(store, clock.wall(), the_duty(store), id="flow", workflow=True)
     assert row(store, "flow").workflow is True
+
+
+# --- forget_schedule -------------------------------------------------------------------------------------
+
+
+def test_a_schedule_that_is_forgotten_is_gone_and_the_others_stay(store: Store) -> None:
+    declared(store)
+    other = declared(store, "other")
+    assert store.forget_schedule("k") is True
+    assert store.schedules() == [other]
+    assert store.forget_schedule("k") is False
+    assert store.schedules() == [other]
+
+
+def test_a_schedule_that_is_declared_again_begins_with_that_and_fires_no_instant_twice(
+    store: Store, clock: FakeClock
+) -> None:
+    instant, duty = declared(store).mark + 10, the_duty(store)
+    clock.advance(20)
+    fired = fire(store, instant, duty)
+    assert fired is not None
+    store.forget_schedule("k")
+    assert fire(store, instant, duty) is None, "there is none"
+    assert declared(store).mark == clock.wall()
+    assert fire(store, instant, duty) is None, "it came before the declaration"
+    assert [job.id for job in store.find(Filter())] == [fired.id]

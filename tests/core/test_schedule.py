@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from holdfast.core.records import NewJob, Schedule
-from holdfast.core.schedule import INSTANTS_MAX, LATE_S, SPEC_MAX, Late, checked, due, last_instant, late, next_instant
+from holdfast.core.schedule import (
+    INSTANTS_MAX,
+    LATE_S,
+    SPEC_MAX,
+    Late,
+    checked,
+    due,
+    every,
+    last_instant,
+    late,
+    next_instant,
+)
 from holdfast.errors import UsageError
 
 NOW = datetime(2026, 11, 15, 12, 0, 30, tzinfo=UTC).timestamp()
@@ -119,6 +130,69 @@ def test_no_minute_is_left_out_and_none_too_many(spec: str, minutes: int) -> Non
     assert found == expected
     last = last_instant(spec, "UTC", start.timestamp(), span[-1].timestamp())
     assert last == (expected[-1] if expected else None)
+
+
+@pytest.mark.parametrize(
+    ("macro", "fields"),
+    [
+        ("@yearly", "0 0 1 1 *"),
+        ("@annually", "0 0 1 1 *"),
+        ("@monthly", "0 0 1 * *"),
+        ("@weekly", "0 0 * * 0"),
+        ("@daily", "0 0 * * *"),
+        ("@midnight", "0 0 * * *"),
+        (" @hourly ", "0 * * * *"),
+    ],
+)
+def test_a_macro_stands_for_five_fields(macro: str, fields: str) -> None:
+    assert checked(macro, "Europe/Berlin", NOW) == (fields, "Europe/Berlin")
+
+
+@pytest.mark.parametrize(
+    "spec", ["@reboot", "@every", "@every 30", "@every -1s", "@every 30 s", "@every 1.2345s", "@Hourly"]
+)
+def test_an_unknown_macro_is_refused(spec: str) -> None:
+    with pytest.raises(UsageError, match=r'is not a cron expression.*"@hourly"'):
+        checked(spec, "UTC", NOW)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spec"), [(1, "@every 1s"), (30.0, "@every 30s"), (2.5, "@every 2.5s"), (1.0004, "@every 1s")]
+)
+def test_a_period_is_written_as_an_expression(seconds: float, spec: str) -> None:
+    assert every(seconds) == spec
+    assert checked(f" {spec} ", "UTC", NOW) == (spec, "UTC")
+
+
+@pytest.mark.parametrize("seconds", [0, 0.999, -1, float("nan"), float("inf"), 400 * DAY_S, True, "30", None])
+def test_a_period_is_at_least_a_second(seconds: Any) -> None:
+    with pytest.raises(UsageError, match="seconds="):
+        every(seconds)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ms=st.integers(1000, 10**7), after=st.floats(0, 4e9))
+def test_the_instants_of_a_period_are_its_multiples_each_once(ms: int, after: float) -> None:
+    spec = every(ms / 1000)
+    found = []
+    instant = after
+    for _ in range(5):
+        coming = next_instant(spec, "UTC", instant)
+        assert coming is not None
+        assert coming > instant
+        found.append(round(coming * 1000))
+        instant = coming
+    assert all(each % ms == 0 for each in found)
+    assert [later - sooner for sooner, later in pairwise(found)] == [ms] * 4
+    assert found[0] - after * 1000 <= ms + 0.01
+    assert last_instant(spec, "UTC", after, instant) == instant
+    assert last_instant(spec, "UTC", instant, instant) is None
+
+
+def test_of_a_long_pause_only_the_last_instant_of_a_period_is_due() -> None:
+    schedule = a_schedule("@every 30s", mark=NOW - DAY_S)
+    assert due(schedule, NOW) == NOW - NOW % 30
+    assert due(replace(schedule, mark=NOW), NOW + 29) is None
 
 
 # --- Where clocks are set --------------------------------------------------------------------------------
@@ -354,7 +428,7 @@ def test_who_skips_fires_nothing_that_the_mark_has_reached() -> None:
 @pytest.mark.parametrize(
     "spec",
     [
-        *("", "* * * *", "* * * * * *", "@daily", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 8"),
+        *("", "* * * *", "* * * * * *", "60 * * * *", "* 24 * * *", "* * 0 * *", "* * * 13 *", "* * * * 8"),
         *(
             "a b c d e",
             "*/0 * * * *",

@@ -29,7 +29,7 @@ GUARDED = {
     "sqlite": (
         *("claim_worker", "claim", "claim_answers", "beat_worker", "beat", "beat_lost", "beat_cancelled"),
         *("settle", "settle_done", "transaction", "overdue", "vanished", "retire", "move", "purge", "delete", "due"),
-        *("declare", "fire", "fire_job", "pause_schedule"),
+        *("declare", "fire", "fire_job", "pause_schedule", "forget_schedule"),
         *("record_owned", "record", "record_facts", "record_taken", "record_child", "steps", "steps_aside"),
         *(
             "signal_known",
@@ -49,7 +49,7 @@ GUARDED = {
     "postgres": (
         *("add_holders", "claim", "claim_answers", "beat", "settle", "settle_done", "settle_seen", "transaction"),
         *("overdue", "deadline", "vanished", "retire", "acquire", "resign", "move", "purge", "delete", "find"),
-        *("unserved", "due", "declare_again", "fire", "pause_schedule"),
+        *("unserved", "due", "declare_again", "fire", "pause_schedule", "forget_schedule"),
         *("record", "record_child", "record_seen", "locked", "steps", "signal", "signal_parents", "inbox"),
         *("wake_due", "due_waits", "fork_source", "fork", "move_lock", "move_steps", "move_aside", "move_give_back"),
         *("find_workflows", "wake", "standing", "migrate_running", "migrate_retire"),
@@ -57,7 +57,7 @@ GUARDED = {
 }
 
 OF_LOCKED_ROWS = ("beside", "%(ids)s", "%(row_locked)s::boolean")  # they matter while another transaction has a row
-OF_SCHEDULES = ("declare", "declare_again", "fire", "fire_job", "pause_schedule")
+OF_SCHEDULES = ("declare", "declare_again", "fire", "fire_job", "pause_schedule", "forget_schedule")
 
 
 @dataclass(frozen=True, slots=True)

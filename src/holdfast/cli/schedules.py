@@ -1,4 +1,4 @@
-"""`holdfast schedules`: see, pause, resume and fire schedules."""
+"""`holdfast schedules`: see, pause, resume, fire and forget schedules."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from holdfast.clock import SystemClock
 from holdfast.core.records import Schedule
 from holdfast.errors import NotFound
 from holdfast.ids import new_job_id
+from holdfast.scheduler import is_declared
 from holdfast.stores.protocol import Store
 
 
 @click.group(cls=Group, epilog="holdfast schedules list")
 def schedules() -> None:
-    """See, pause, resume and fire schedules."""
+    """See, pause, resume, fire and forget schedules."""
 
 
 def _now(view: dict[str, Any]) -> str:
@@ -97,6 +98,27 @@ def resume(keys: tuple[str, ...], as_json: bool) -> None:
     Instants during the pause are not made up for.
     """
     _set(keys, False, as_json)
+
+
+@schedules.command(epilog="holdfast schedules forget nightly-report")
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True, type=Text())
+@json_option
+def forget(keys: tuple[str, ...], as_json: bool) -> None:
+    """Remove schedules that the code no longer declares.
+
+    Stored jobs stay. A program that still declares the schedule makes it again; it then begins at that time.
+    """
+    with opened_store() as store:
+        found = _known(store, keys)  # before anything is changed
+        for each in found:
+            store.forget_schedule(each.key)
+            if not as_json:
+                acknowledge(f"{clean(each.key)} forgotten")
+        declared = any(is_declared(each, store.now().wall) for each in found)
+    if as_json:
+        show_json([{"key": each.key, "forgotten": True} for each in found])
+    if declared:
+        say("A program declared it in the last three minutes. If that program still runs, the schedule comes back.")
 
 
 @schedules.command(

@@ -1,4 +1,7 @@
-"""Compute the instants of a cron expression in a time zone, and decide which one is to be fired now.
+"""Compute the instants of a schedule, and decide which one is to be fired now.
+
+A schedule is a cron expression in a time zone, or `@every 30s`: the instants that are whole multiples of the period
+since 1970, so that every program computes the same ones.
 
 An expression has the five fields of cron and means what Debian's cron makes of it, in a named time zone. Where clocks
 are set forward, a time that does not exist is taken at the end of the gap; where they are set back, a time that comes
@@ -9,10 +12,11 @@ passes: every minute at which the clock on the wall matches, no other, and both 
 from __future__ import annotations
 
 import math
+import re
 from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, tzinfo
-from itertools import islice, takewhile
+from itertools import count, islice, takewhile
 from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -30,8 +34,29 @@ _DAY_S = 86_400.0
 _BACK_S = (3600.0, _DAY_S, 32 * _DAY_S, 366 * _DAY_S, math.inf)  # how far back to look for the last instant
 
 
+MACROS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+PERIOD_MAX_S = 366 * 86_400.0
+_EVERY = re.compile(r"@every (\d+(?:\.\d{1,3})?)s")
+
+
 def checked(spec: object, tz: object, now: float) -> tuple[str, str]:
-    """Return the expression, evenly spaced, and the zone, if they mean something; raise `UsageError` otherwise."""
+    """Return the expression, evenly spaced, and the zone, if they mean something; raise `UsageError` otherwise.
+
+    `@hourly` and the like become five fields; `@every 30s` stays.
+    """
+    if isinstance(spec, str) and (wanted := " ".join(spec.split())).startswith("@"):
+        if _EVERY.fullmatch(wanted):
+            next_instant(wanted, str(tz), now)
+            return wanted, str(tz)
+        spec = MACROS.get(wanted, spec)
     if not isinstance(spec, str) or len(spec) > SPEC_MAX or len(spec.split()) != 5:
         raise UsageError(f"{spec!r} is not a cron expression: {_ADVICE}")
     spec = " ".join(spec.split())
@@ -40,7 +65,21 @@ def checked(spec: object, tz: object, now: float) -> tuple[str, str]:
     return spec, str(tz)
 
 
-_ADVICE = 'write the five fields minute, hour, day, month and weekday, such as "*/5 * * * *"'
+_ADVICE = 'write the five fields minute, hour, day, month and weekday, such as "*/5 * * * *", or "@hourly"'
+
+
+def every(seconds: object) -> str:
+    """Return the expression of a fixed period, if it is one; raise `UsageError` otherwise."""
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not 1 <= seconds <= PERIOD_MAX_S:  # type: ignore[operator]  # not a number is never in between
+        raise UsageError(f"seconds={seconds!r} must be a number of seconds, at least 1 and at most {PERIOD_MAX_S:g}")
+    return f"@every {round(float(seconds), 3):.3f}".rstrip("0").rstrip(".") + "s"  # type: ignore[arg-type]
+
+
+def _period_ms(spec: str) -> int | None:
+    """Return the period of `@every …`; None for a cron expression."""
+    found = _EVERY.fullmatch(spec)
+    return None if found is None else max(1000, round(float(found[1]) * 1000))
 
 
 def next_instant(spec: str, tz: str, after: float) -> float | None:
@@ -51,6 +90,9 @@ def next_instant(spec: str, tz: str, after: float) -> float | None:
 def last_instant(spec: str, tz: str, after: float, until: float) -> float | None:
     """Return the last instant after `after` and not after `until`; None when there is none."""
     zone = _zone(tz)
+    if (period_ms := _period_ms(spec)) is not None:
+        last_one = _multiple(period_ms, until)
+        return last_one if last_one > after else None
     for back_s in _BACK_S:  # a year of minutes is not walked through for its last one
         start = max(after, until - back_s)
         last = deque(takewhile(lambda instant: instant <= until, _instants(spec, zone, start)), maxlen=1)
@@ -93,6 +135,9 @@ def _instants(spec: str, zone: tzinfo, after: float) -> Iterator[float]:
     CronSim walks through local times and knows nothing of zones: in them it loses its way where clocks skip midnight
     or are set by half an hour. An hour that comes twice is walked through once; its second coming waits in `repeated`.
     """
+    if (period_ms := _period_ms(spec)) is not None:
+        start = round(_multiple(period_ms, after) * 1000)
+        yield from (instant for instant in (ms / 1000 for ms in count(start, period_ms)) if instant > after)
     try:
         walk = CronSim(spec, _start(zone, after))
     except CronSimError as error:
@@ -114,6 +159,14 @@ def _instants(spec: str, zone: tzinfo, after: float) -> Iterator[float]:
         if elapsed and second > first:
             repeated.append(second)
     yield from repeated
+
+
+def _multiple(period_ms: int, until: float) -> float:
+    """Return the last multiple of the period that is not after `until`."""
+    ms = (math.floor(until * 1000 / period_ms) + 1) * period_ms
+    while ms / 1000 > until:  # the division is rounded
+        ms -= period_ms
+    return ms / 1000
 
 
 def _start(zone: tzinfo, after: float) -> datetime:

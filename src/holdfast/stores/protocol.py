@@ -429,6 +429,10 @@ class Store(Protocol):
         """Stop or resume a schedule; False when there is none. Instants in between are not made up for."""
         ...
 
+    def forget_schedule(self, key: str) -> bool:
+        """Remove a schedule; False when there is none. One that is declared again under the key begins with that."""
+        ...
+
     # ---------------------------------------------------------------------------------- the read side
 
     def get(self, job_id: str) -> Job | None:

@@ -340,6 +340,9 @@ class MemoryStore:
             self._schedules[key] = replace(schedule, paused=paused, mark=mark)
         return schedule is not None
 
+    def forget_schedule(self, key: str) -> bool:
+        return self._schedules.pop(key, None) is not None
+
     # ---------------------------------------------------------------------------------- the read side
 
     def get(self, job_id: str) -> Job | None:

@@ -1395,6 +1395,9 @@ UPDATE {schema}.schedule SET
     paused = %(paused)s
 WHERE key = %(key)s;
 
+-- name: forget_schedule
+DELETE FROM {schema}.schedule WHERE key = %(key)s;
+
 -- name: get
 SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' FROM {schema}.job AS job WHERE id = %(id)s;
 

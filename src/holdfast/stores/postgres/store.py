@@ -663,6 +663,10 @@ class PostgresStore:
         values = {"key": key, "paused": paused, "wall": self._wall()}
         return self._db.run(lambda db: db.execute(self._db["pause_schedule"], values, prepare=False).rowcount == 1)
 
+    def forget_schedule(self, key: str) -> bool:
+        query = self._db["forget_schedule"]
+        return self._db.run(lambda db: db.execute(query, {"key": key}, prepare=False).rowcount == 1)
+
     # ---------------------------------------------------------------------------- workflows
 
     def record(self, records: Sequence[Record]) -> list[Reply]:

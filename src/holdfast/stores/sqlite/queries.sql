@@ -638,6 +638,9 @@ UPDATE holdfast_schedule SET
     paused = :paused
 WHERE key = :key;
 
+-- name: forget_schedule
+DELETE FROM holdfast_schedule WHERE key = :key;
+
 -- name: get
 SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE id = :id;
 

@@ -577,6 +577,10 @@ class SqliteStore:
         with self._db.writing() as db:
             return db.execute(Q["pause_schedule"], values).rowcount == 1
 
+    def forget_schedule(self, key: str) -> bool:
+        with self._db.writing() as db:
+            return db.execute(Q["forget_schedule"], {"key": key}).rowcount == 1
+
     # ---------------------------------------------------------------------------- workflows
 
     def record(self, records: Sequence[Record]) -> list[Reply]:
