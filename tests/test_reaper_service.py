@@ -164,6 +164,7 @@ def test_a_reaper_with_long_pauses_looks_before_a_lease_ends(store: Store, clock
     store.commits_may_hang = True
     reaper = Reaper(store, clock)
     start(store, lease_s=30.0)
+    reaper.once()
     assert reaper_service.until_next_look(reaper, store, 0.0) == pytest.approx(30.0 - RENEW_S)
     assert reaper_service.until_next_look(reaper, store, 5.0) == pytest.approx(35.0 - RENEW_S)
     clock.advance(30.0 - RENEW_S)

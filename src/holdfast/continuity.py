@@ -25,6 +25,7 @@ from holdfast.stores.protocol import Store, in_words
 log = logging.getLogger("holdfast.continuity")
 
 LOOK_S = 5.0  # how often a process looks that does not beat
+SUPERVISOR_LOOK_S = 10.0  # the same for the parent of workers, which look with every beat
 SAY_EVERY_S = 60.0
 
 WORKER = "This worker claims no jobs and will settle the ones it runs."
@@ -144,9 +145,9 @@ class Continuity:
 class Watcher:
     """Looks every few seconds on a thread of its own, while the block runs: for programs that do not beat."""
 
-    def __init__(self, store: Store, clock: Clock, name: str, then: str) -> None:
+    def __init__(self, store: Store, clock: Clock, name: str, then: str, look_s: float = LOOK_S) -> None:
         self._continuity = Continuity(store, clock, name, then)
-        self._service = Service("holdfast-continuity", self._turn, clock, log, LOOK_S, jitter=0.0)
+        self._service = Service("holdfast-continuity", self._turn, clock, log, look_s, jitter=0.0)
 
     def __enter__(self) -> Watcher:
         self._service.start()

@@ -32,6 +32,11 @@ class DutyHolder:
         self._duty: Duty | None = None
         self._window: TrustWindow | None = None
 
+    @property
+    def is_held(self) -> bool:
+        """Say whether the duty was ours at the last call."""
+        return self._duty is not None
+
     def duty(self, note: str | None = None) -> Duty | None:
         """Return the duty if it is ours, taking or renewing it when that is due. Call it before every act.
 

@@ -21,7 +21,7 @@ import msgspec
 from holdfast.clock import Clock, pause
 from holdfast.core import recovery
 from holdfast.core.machine import State
-from holdfast.core.records import Detector, Duty, Filter, Job, Vanished, Worker
+from holdfast.core.records import Detector, Duty, Filter, Job, Standby, Vanished, Worker
 from holdfast.core.recovery import RENEW_S, SECOND_LOOK_S, WorkerDeath, overdue_key
 from holdfast.core.settlement import Settlement, settlement
 from holdfast.core.verdict import Verdict, judge
@@ -106,6 +106,9 @@ class Reaper:
         self._logged_locked: set[recovery.OverdueKey] = set()
         self._holders: dict[str, Worker] = {}
         self._complained: dict[str, float] = {}
+        self.deadline: float | None = None  # when the earliest lease ends, as the last pass found it before it settled
+        self._watches = False  # a lease that ends soon is late
+        self._stood_by_at = self._called_at = float("-inf")
         self._timeouts = 0  # one after the other
         self._swept_at = float("-inf")  # when workers that are silent for long were last looked for
 
@@ -161,6 +164,26 @@ class Reaper:
         self.observed.forget()
         self._check_writes()
 
+    def is_called(self, standby: Standby) -> bool:
+        """Stand by, while another process looks all the time; say whether to make a pass nevertheless.
+
+        A pass is needed when a lease ends, or ends soon and is late: the other process may be frozen.
+        """
+        if self.observed.unconfirmed or self._watches:
+            return True
+        if standby.answered_at != self._stood_by_at:
+            self._stood_by_at = standby.answered_at
+            self.observed.pinged(standby.asked_at, standby.answered_at, standby.store_now, standby.every_s)
+            self._compare_clocks(standby.store_now, standby.answered_at)
+        since_s = self._clock.lease() - standby.answered_at
+        soon_s = RENEW_S if self._store.commits_may_hang else 0.0
+        ends = standby.deadline is not None and standby.deadline + self._grace_s - soon_s <= standby.store_now + since_s
+        if ends and self._called_at != standby.answered_at:  # once for each answer: a row may stay overdue
+            self._called_at = standby.answered_at
+            return True
+        self.observed.forget()
+        return False
+
     def recover_worker(self, worker: Worker, cause: str, how: WorkerExit) -> Report:
         """Declare a worker dead and settle its jobs. For callers that saw its process end.
 
@@ -188,7 +211,7 @@ class Reaper:
         self._store.ping()  # if it raises, the gap goes on
         answered_at, store_now = self._clock.lease(), self._store.now().lease
         self.observed.pinged(asked_at, answered_at, store_now)
-        self._compare_clocks(store_now)
+        self._compare_clocks(store_now, self._clock.lease())
 
     def watch(self) -> None:
         """Look at the leases that end soon. If one has not been renewed in time, begin to commit writes, so that it can
@@ -197,7 +220,9 @@ class Reaper:
         For a resident reaper, when a lease ends within `RENEW_S`. Raises `StoreError` when the store does.
         """
         page, _ = _overdue(self._store, self._grace_s - RENEW_S, 0, PAGE)
-        self._prove_commits(recovery.late(page, self._store.now().lease, self._grace_s))
+        late = recovery.late(page, self._store.now().lease, self._grace_s)
+        self._watches = bool(late)
+        self._prove_commits(late)
 
     def _prove_commits(self, jobs: Sequence[Job]) -> None:
         """Commit a write before these late leases are judged: while no commit ends, their workers could not renew."""
@@ -211,8 +236,8 @@ class Reaper:
             raise
         self.observed.proven(asked_at, self._clock.lease(), self._store.now().lease, jobs)
 
-    def _compare_clocks(self, store_now: float) -> None:
-        if jump_s := self.observed.clock_jump_s(store_now, self._clock.lease()):
+    def _compare_clocks(self, store_now: float, now: float) -> None:
+        if jump_s := self.observed.clock_jump_s(store_now, now):
             log.warning("the store's clock was set ahead by %.0f s; living workers get one beat to renew", jump_s)
 
     def _retire_the_silent(self, under: Duty | None) -> None:
@@ -279,13 +304,17 @@ class Reaper:
 
     def _recover_expired(self, fix: bool, done: set[str]) -> list[Zombie]:
         zombies: list[Zombie] = []
+        self.deadline, self._watches = self._store.deadline(), False
+        if self.deadline is None or self.deadline + self._grace_s > self._store.now().lease:
+            self.observed.finish()
+            return []
         skip, limit = 0, PAGE
         living: dict[str, Worker] | None = None
         while True:
             page, limit = _overdue(self._store, self._grace_s, skip, limit)
             if not page:
                 break
-            self._compare_clocks(self._store.now().lease)
+            self._compare_clocks(self._store.now().lease, self._clock.lease())
             if living is None:
                 living = {each.id: each for each in self._store.workers()} if self._store.row_locks else {}
             beating = recovery.beating(page, living, self._store.now().wall)

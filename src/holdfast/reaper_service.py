@@ -24,16 +24,18 @@ log = logging.getLogger("holdfast.reaper")
 DUTY = "reaper"
 TTL_INTERVALS = 3  # the duty outlives one failed renewal, and passes on soon after its holder died
 TTL_MIN_S = 3.0  # a replica that looks very often need not renew its duty as often
-WORKER_S = 0.25  # how often a worker looks
 MEANWHILE = "no zombies are looked for meanwhile"
 
 
 def in_worker(
     reaper: Reaper, store: Store, clock: Clock, hooks: Hooks, stopping: threading.Event, grace_s: float
 ) -> Service:
-    """Return the service of a worker: it looks for dead workers until `stopping` is set."""
+    """Return the service of a worker: it looks for dead workers until `stopping` is set, or stands by."""
 
     def turn() -> float | None:
+        standby = store.stands_by()
+        if standby is not None and not reaper.is_called(standby):
+            return None
         reaper.once()
         return until_next_look(reaper, store, grace_s)
 
@@ -41,7 +43,7 @@ def in_worker(
         hooks.emit("error", {"error": str(error)})
 
     return Service(
-        "holdfast-reaper", turn, clock, log, WORKER_S, MEANWHILE, jitter=0.25, failed=failed, stopping=stopping
+        "holdfast-reaper", turn, clock, log, store.look_s, MEANWHILE, jitter=0.25, failed=failed, stopping=stopping
     )
 
 
@@ -97,7 +99,7 @@ def until_next_look(reaper: Reaper, store: Store, grace_s: float) -> float | Non
 
     Watches the leases that end soon.
     """
-    deadline = store.deadline()
+    deadline = reaper.deadline
     if deadline is None:
         return reaper.observed.recheck_s or None
     left_s = deadline + grace_s - store.now().lease

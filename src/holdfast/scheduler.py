@@ -2,8 +2,10 @@
 
 Every worker whose app declares schedules has one; one of the fleet holds the duty and fires, for all programs on the
 store, since a schedule's row has all that its jobs need. The others sleep until the same instants, so that one of
-them takes the duty in time when it is free. An instant is fired in one transaction: the duty's term is the current one,
-the schedule's mark rises to the instant, the job is stored under an id made of key and instant.
+them takes the duty in time when it is free. Between instants they only ask for the duty, and more rarely.
+
+An instant is fired in one transaction: the duty's term is the current one, the schedule's mark rises to the instant,
+the job is stored under an id made of key and instant.
 
 Instants that come together are fired in batches. A batch that meets another transaction's lock is fired one by one, and
 only the schedule that needs the lock waits for the next look.
@@ -34,7 +36,8 @@ log = logging.getLogger("holdfast.scheduler")
 
 DUTY = "scheduler"
 TTL_S = 10.0  # of the duty
-LOOK_S = TTL_S / 3  # about how long to sleep at most
+LOOK_S = TTL_S / 3  # about how long the holder sleeps at most
+STANDBY_S = TTL_S  # and the others, while nothing is late
 DECLARE_S = RENEW_S  # how often a program says what it declares
 DECLARED_S = ABANDONED_S + 2 * DECLARE_S  # a schedule that no program has declared for this long is not fired
 BATCH = 100  # instants that are fired by one call
@@ -69,13 +72,16 @@ class Scheduler:
         self._holder = f"{name}:{new_id()}"
         self._declared_at: float | None = None  # on the lease clock
         self._said: set[tuple[str, str]] = set()
+        self._next_at: float | None = None  # the next instant, as this program knew it at its last full look
+        self._full_look_at = float("-inf")
+        self._is_late = False  # another program has the duty, and an instant is due that it has not fired
         self._locked: set[str] = set()  # the schedules that could not be fired because of another transaction's lock
         self._service = Service(
             "holdfast-scheduler",
-            lambda: self.look()[1] + SOON_S,
+            self._turn,
             app.clock,
             log,
-            LOOK_S,
+            STANDBY_S,
             "schedules wait until it is back",
             lost=lambda: self._post.refused(),
             leave=self._leave,
@@ -103,7 +109,12 @@ class Scheduler:
         Raises `StoreError` when the store does, and `DutyLost` when another process took the duty meanwhile.
         """
         self._declare()
-        self._post.duty()  # taken or renewed, whether or not something is due
+        duty = self._post.duty()  # taken or renewed, whether or not something is due
+        local = self._clock.lease()
+        if duty is None and not self._is_late and local - self._full_look_at < DECLARE_S:
+            left_s = LOOK_S if self._next_at is None else self._next_at - local
+            if left_s > 0:
+                return 0, left_s
         now = self._store.now().wall
         firings, coming_s = [], []
         for each in self._store.schedules():
@@ -119,8 +130,14 @@ class Scheduler:
                 firings.append(Firing(each.key, instant, job))
             if following is not None:
                 coming_s.append(following - now)
+        self._full_look_at, self._is_late = local, duty is None and bool(firings)
+        self._next_at = local + min(coming_s) if coming_s else None
         fired, left_s = self._fire_all(firings), min(coming_s, default=LOOK_S)
         return fired, min(left_s, LOCKED_S) if self._locked else left_s
+
+    def _turn(self) -> float:
+        left_s = self.look()[1] + SOON_S
+        return min(left_s, LOOK_S) if self._is_late or self._post.is_held else left_s
 
     def resign(self) -> None:
         """Give the duty back, if it is ours; never raises."""

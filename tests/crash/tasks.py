@@ -314,6 +314,12 @@ def lingering(flow: Flow, number: str) -> str:
     return flow.step(enter, number, "end", name="end")
 
 
+@app.workflow(name="naps")
+def naps(flow: Flow) -> None:
+    """A workflow that another process than its own has to wake."""
+    flow.sleep(0.5)
+
+
 @app.workflow(name="deadly", retry=AGAIN, crashes_max=3)
 def deadly(flow: Flow, number: str, deaths: int, careful: bool = False) -> str:
     """A workflow whose second step kills its process; it waits for a moment before."""

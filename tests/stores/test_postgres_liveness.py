@@ -15,6 +15,7 @@ import pytest
 
 from holdfast import Context
 from holdfast.stores.postgres import liveness
+from holdfast.stores.postgres.connection import SESSION_GRACE_S
 from holdfast.stores.postgres.store import PostgresStore
 from tests.factory import enrol
 from tests.proxy import Proxy
@@ -102,7 +103,7 @@ def test_a_restart_of_the_server_is_nobodys_death(fleet: Fleet, server: Postgres
     server.stop(how)
     server.start()
     assert fleet.consumes()
-    look_until(fleet, lambda: len(server.execute(LOCKS)) == 3, "both have their locks, and one of them watches")
+    look_until(fleet, lambda: len(server.execute(LOCKS)) == 4, "both have their locks, and the roles are taken")
     fleet.is_whole()
 
 
@@ -118,7 +119,7 @@ def test_a_crash_of_one_session_that_makes_the_server_begin_anew_is_nobodys_deat
     until(lambda: _helper(server) not in ([], helper), "the server is back")
     assert server.execute(started) == before
     assert fleet.consumes()
-    look_until(fleet, lambda: len(server.execute(LOCKS)) == 3, "both have their locks, and one of them watches")
+    look_until(fleet, lambda: len(server.execute(LOCKS)) == 4, "both have their locks, and the roles are taken")
     fleet.is_whole()
 
 
@@ -151,7 +152,7 @@ def test_listening_resumes_after_a_restart(
     server.stop()
     server.start()
     assert fine.enqueue().result(60) == "fine"
-    listens = "SELECT 1 FROM pg_stat_activity WHERE query ~ '^(LISTEN|SELECT [^ ]+[.]server[(])'"
+    listens = "SELECT 1 FROM pg_stat_activity WHERE query ~ 'LISTEN|dead_looks'"
     until(lambda: server.execute(listens), "it listens again")
     for _ in range(5):
         assert fine.enqueue().result(60) == "fine"
@@ -207,7 +208,7 @@ def test_a_whole_fleet_that_was_cut_off_comes_back_without_a_death(
         until(lambda: server.execute(LOCKS), "the first is back")
         back_at = time.monotonic()
         until(lambda: time.monotonic() > back_at + liveness.SETTLE_S + 0.3)
-    look_until(fleet, lambda: len(server.execute(LOCKS)) == 3, "both are back")
+    look_until(fleet, lambda: len(server.execute(LOCKS)) == 4, "both are back")
     assert fleet.consumes()
     fleet.is_whole()
     second.close()
@@ -220,10 +221,10 @@ def test_a_worker_is_given_as_long_to_come_back_as_the_address_says(
     """Its proxy is restarted, the others are not concerned: only the address can say that this is no death."""
     fleet = Fleet(houses(proxy.url, "&session_grace_s=30"), houses(server.url, "&session_grace_s=30"))
     with proxy.down():
-        until(lambda: len(server.execute(LOCKS)) < 3, "its lock is free")
+        until(lambda: len(server.execute(LOCKS)) < 4, "its lock is free")
         free_at = time.monotonic()
-        until(lambda: time.monotonic() > free_at + 2 * liveness.SESSION_GRACE_S)
-    look_until(fleet, lambda: len(server.execute(LOCKS)) == 3, "both have their locks")
+        until(lambda: time.monotonic() > free_at + 2 * SESSION_GRACE_S)
+    look_until(fleet, lambda: len(server.execute(LOCKS)) == 4, "both have their locks")
     fleet.is_whole()
 
 
@@ -260,7 +261,7 @@ def test_a_worker_whose_session_was_cut_beats_and_lives_while_the_server_has_no_
     beats = f"SELECT beats FROM {schema}.worker WHERE id = '{fleet.runner.worker_id}'"
     [[before]] = server.execute(beats)
     cut_at = time.monotonic()
-    until(lambda: time.monotonic() > cut_at + liveness.SETTLE_S + 4 * liveness.SESSION_GRACE_S)
+    until(lambda: time.monotonic() > cut_at + liveness.SETTLE_S + 4 * SESSION_GRACE_S)
     [[after]] = server.execute(beats)
     assert int(str(after)) - int(str(before)) >= 5, "it beats about twice a second; every ten by itself"
     assert server.execute(f"SELECT count(*) {holder}") == [(0,)], "its lock was free all the time"
@@ -392,27 +393,7 @@ def test_a_process_that_is_killed_is_found_within_three_seconds(
     assert_within(3.0, took)
 
 
-def test_one_at_a_time_looks_for_free_locks_and_the_next_takes_over(
-    server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(liveness, "LOOKS_S", 0.0)  # nobody looks out of turn
-    stores = [PostgresStore(f"{server.url}?schema={schema}") for _ in range(3)]
-    stores[0].migrate()
-    for store in stores:
-        enrol(store)
-    assert [store._liveness.watches() for store in stores] == [True, False, False]
-    assert [store._liveness.watches() for store in stores] == [True, False, False]
-    stores[0].close()
-    until(stores[1]._liveness.watches, "the next one takes over")
-    assert not stores[2]._liveness.watches()
-    found = [each.worker.id for each in stores[1].vanished()]
-    assert len(found) == 1, "the one whose store was closed"
-    assert stores[2].vanished() == []
-    for store in stores[1:]:
-        store.close()
-
-
-@pytest.mark.slow  # the session looks twice a second
+@pytest.mark.slow  # the session asks once a second
 def test_a_death_is_found_though_somebody_has_reset_the_counters_of_the_server(
     server: PostgresServer, schema: str
 ) -> None:

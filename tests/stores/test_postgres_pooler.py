@@ -15,8 +15,8 @@ from psycopg import errors
 from holdfast import Context, Retry
 from holdfast.core.machine import State
 from holdfast.core.verdict import Succeeded
-from holdfast.errors import OutcomeUnknown, is_passing
-from holdfast.stores.postgres.connection import Session
+from holdfast.errors import BadURL, OutcomeUnknown, is_passing
+from holdfast.stores.postgres.connection import Options, Session
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Reply
 from tests.factory import add, enrol, make_job, settle, start
@@ -113,6 +113,55 @@ def test_a_pooler_may_be_put_before_the_server_while_workers_run_and_be_taken_aw
     for house in fleet:
         house.close()
     pooler.close()
+
+
+def test_a_worker_behind_a_pooler_keeps_a_session_of_its_own_with_the_server(
+    pooler: Pooler, server: PostgresServer, houses: Houses, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`direct=` names the server: its lock means something there, and hints of new jobs are heard."""
+    house = houses(pooler.url, f"&direct=127.0.0.1:{server.port}")
+
+    @house.app.task
+    def work() -> int:
+        return 1
+
+    runner = house.start(name="a")
+    store = house.store.real
+    until(lambda: store._hot.pooled, "its other connections are the pooler's")
+    assert house.store.holds_lock(runner.worker_id)
+    [[run, now]] = server.execute(f"SELECT server, {schema}.server() FROM {schema}.worker")
+    assert run == now
+    until(lambda: store._liveness.dead.is_held and store._liveness.due.is_held, "it has the roles")
+    assert work.enqueue().result(60) == 1
+    assert [record for record in caplog.records if "pooler" in record.getMessage()] == []
+    listener = PostgresStore(f"{server.url}?schema={schema}")
+    store._liveness.close()
+    assert [each.worker.id for each in listener.vanished()] == [runner.worker_id]
+    listener.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "direct"),
+    [
+        (
+            "postgresql://ann:p%40@pool:6432/shop?sslmode=require&direct=db:5432",
+            "ann:p%40@db:5432/shop?sslmode=require",
+        ),
+        ("postgresql://pool/shop?direct=db.example.org", "db.example.org/shop"),
+        ("postgresql://ann@/shop?host=pool&port=6432&direct=[::1]:5433&schema=x", "ann@[::1]:5433/shop"),
+    ],
+)
+def test_direct_changes_nothing_of_the_address_but_the_place(url: str, direct: str) -> None:
+    options = Options.parse(url)
+    assert options.to_server().conninfo == f"postgresql://{direct}"
+    assert options.to_server().to_server() == options.to_server()
+    assert "p%40" not in repr(options)
+
+
+@pytest.mark.parametrize("direct", ["", "a b", "ann@db", "db:port", "db/shop", "db,other"])
+def test_a_direct_that_is_no_place_is_refused(direct: str) -> None:
+    with pytest.raises(BadURL, match="direct"):
+        Options.parse(f"postgresql://pool/shop?direct={direct}")
 
 
 TAMPERINGS = {

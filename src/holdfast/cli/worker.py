@@ -82,7 +82,7 @@ def worker(
     running ones may finish within the grace period, the rest is given back. A second one gives everything back at once.
     """
     from holdfast.alerts.notifier import Notifier
-    from holdfast.continuity import SUPERVISOR, Watcher
+    from holdfast.continuity import SUPERVISOR, SUPERVISOR_LOOK_S, Watcher
     from holdfast.core.child_exit import EXIT_REPLACED
     from holdfast.pruner import Pruner
     from holdfast.scheduler import Scheduler
@@ -105,7 +105,8 @@ def worker(
         _open(found)
         pruner = Pruner(found.store, found.clock, found.keep, hooks=found.hooks, name=who)
         notifier = Notifier(found.store, found.clock, found.alerts, name=who)
-        with notifier, pruner, Watcher(found.store, found.clock, who, SUPERVISOR), Scheduler(found, name=who):
+        watcher = Watcher(found.store, found.clock, who, SUPERVISOR, SUPERVISOR_LOOK_S)
+        with notifier, pruner, watcher, Scheduler(found, name=who):
             code = supervise(app, found, options, launch)
     if code == EXIT_REPLACED:
         launch.start_again()

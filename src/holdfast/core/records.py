@@ -378,6 +378,17 @@ class BeatReply(msgspec.Struct, frozen=True):
     counted: bool = True  # False: the worker's own row was locked, and does not know of this beat
 
 
+class Standby(msgspec.Struct, frozen=True):
+    """The knowledge of a process that leaves the search for the dead to another one. It asked with a write that changes
+    nothing, which counts as its own ping."""
+
+    asked_at: float  # on the lease clock of the process
+    answered_at: float
+    store_now: float  # on the lease clock of the store
+    deadline: float | None  # when the earliest lease ends
+    every_s: float  # how long it may take until it is asked again
+
+
 class Vanished(msgspec.Struct, frozen=True):
     """A worker that is dead by the evidence, or that was marked gone and still holds leases.
 

@@ -35,6 +35,7 @@ SILENCE_S = 2.0  # a store that does not answer for longer than this makes a gap
 RENEW_S = 3.0  # when commits work again, every living worker has renewed its leases within this time
 PROOF_S = 1.0  # how often to commit a write while a lease is late
 UNBROKEN_S = 2.0  # two writes that were committed with less time between them: commits worked all the time
+LATE_S = 1.0  # the same for a process that stands by, beyond the time until its next ping
 GAPS = 20  # the number of gaps to remember
 STORM = 100  # when a reaper recovers more than this many jobs at once,
 STORM_SPREAD_S = 5.0  # they come back over this many seconds
@@ -80,6 +81,7 @@ class Observations:
         self._proven_at: float | None = None  # when a write of our own was last committed
         self._proven_since: float | None = None  # since when commits are known to work without a break
         self._commit_failed = False  # since then
+        self._next_s = 0.0  # how long the reaper that stands by meant to leave until its next ping; 0 if it looks
         self._ahead: float | None = None  # the store's clock minus the reaper's, at the last look
 
     def begin(self) -> None:
@@ -143,12 +145,18 @@ class Observations:
         gap = last_gap(self._gaps, job.beat_s)
         return gap is not None and gap.began <= (job.lease_until or 0.0) < gap.ended + job.lease_s
 
-    def pinged(self, asked_at: float, answered_at: float, store_now: float) -> None:
-        """Note that the store took a write, and a gap if it had not for long: during this call or before it."""
+    def pinged(self, asked_at: float, answered_at: float, store_now: float, next_s: float = 0.0) -> None:
+        """Note that the store took a write, and a gap if it had not for long: during this call or before it.
+
+        `next_s`: the reaper stands by, and leaves this time until its next ping. It may not notice a shorter gap.
+        """
         since = self._answered_at if self._answered_at is not None else asked_at
-        self._answered_at = answered_at
-        gap_s = max(answered_at - asked_at, answered_at - since - self._pace_s)
-        if gap_s > SILENCE_S:
+        rested_s, self._answered_at, self._next_s = self._next_s, answered_at, next_s
+        if rested_s:
+            gap_s, least_s = answered_at - since, rested_s + LATE_S
+        else:
+            gap_s, least_s = max(answered_at - asked_at, answered_at - since - self._pace_s), SILENCE_S
+        if gap_s > least_s:
             self._gaps.append(Gap(store_now - gap_s, store_now))
 
     def wrote(self, now: float) -> None:

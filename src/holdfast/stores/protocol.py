@@ -33,6 +33,7 @@ from holdfast.core.records import (
     Schedule,
     Seen,
     Signal,
+    Standby,
     Step,
     Vanished,
     Worker,
@@ -168,6 +169,7 @@ class Store(Protocol):
     url: str
     confirm_s: float  # how long a liveness lock must be seen free before that is a death
     commits_may_hang: bool  # reads, and writes that change nothing, may work while no commit ends
+    look_s: float  # how often a worker looks for the dead
     row_locks: bool  # another transaction may lock the row of one job
     add_at_once: int  # the most jobs that one `add` should store, lest other writers wait; it may change
     hints_of_work: bool  # a hint says that a job became ready, and not only that something changed: claim at once
@@ -315,6 +317,14 @@ class Store(Protocol):
 
     def deadline(self) -> float | None:
         """Return the earliest lease end of all running jobs, on the lease clock; None when nothing runs."""
+        ...
+
+    def stands_by(self) -> Standby | None:
+        """Return what a worker knows that leaves the search for the dead to another process. None: look yourself.
+
+        Asks nobody. It is called by the thread that looks all the time; who calls it wants to be asked when nobody else
+        looks.
+        """
         ...
 
     def vanished(self) -> list[Vanished]:
@@ -494,6 +504,18 @@ class Store(Protocol):
 
     def wake(self) -> None:
         """Make a `wait` of this process return now."""
+        ...
+
+    def is_woken(self) -> bool:
+        """Say whether another process looks for what is due, timers of workflows too, and wakes this one. Asks nobody.
+
+        False: look yourself, and call `wake_sleepers` about once a second.
+        """
+        ...
+
+    def wake_sleepers(self) -> bool:
+        """Wake sleeping workers for due jobs that nobody has told them of, if that is for this process to do on behalf
+        of the fleet; return whether it is."""
         ...
 
     def ping(self, *, durably: bool = False) -> None:

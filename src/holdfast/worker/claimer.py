@@ -30,6 +30,7 @@ from holdfast.workflow.timers import Timers
 log = logging.getLogger("holdfast.worker")
 
 POLL_S = 1.0  # how often to look for work when no notification came
+WOKEN_POLL_S = 10.0  # the same where another process looks for all, and wakes those who sleep
 SLOT_S = 0.02  # how often to ask for a due job that may only be claimed when a slot is free
 DOUBT_S = 0.25  # how often to look whether an operator has accepted the store
 BUFFERED_MAX_S = 1.0  # a job claimed ahead that has not begun by then is given back
@@ -78,7 +79,7 @@ class Claimer:
         self._gone = gone
         self._replaced = replaced
         self._admission = Admission(store, clock, tasks, settler.put)
-        self._timers = Timers(store, clock, tasks)
+        self._timers = Timers(store, clock, tasks, resident=not until_idle)
         self._prefetch = Prefetch()
         self._due_in_s: float | None = None
         self._pause_s = 0.0  # how long to wait when a job is due and cannot be claimed
@@ -105,6 +106,7 @@ class Claimer:
                     self._clock.wait(self._stopping, DOUBT_S)
                     continue
                 self._sweep.look_again()
+                self._timers.wake_due()
                 limit, ahead = self._room()
                 if limit + ahead == 0:
                     self._slots.has_room.clear()
@@ -112,7 +114,6 @@ class Claimer:
                         self._clock.wait(self._slots.has_room, 0.25)
                     self._give_back(BUFFERED_MAX_S, "claimed ahead, but no slot became free")
                     continue
-                self._timers.wake_due()
                 was_idle = self._is_idle()  # before looking what is due: the last ending may have made a job due again
                 if asked_at is not None or likely or self._is_due():
                     asked_at = self._clock.lease() if asked_at is None else asked_at
@@ -169,10 +170,18 @@ class Claimer:
             self._prefetch.reset()
 
     def _wait_for_work(self) -> bool:
-        timeout_s = POLL_S if self._due_in_s is None else min(POLL_S, max(0.001, self._due_in_s, self._pause_s))
-        timeout_s = min(timeout_s, self._timers.in_s())
-        most_s = POLL_S if not self._until_idle else SECOND_LOOK_S if self._sweep.has_unconfirmed else 0.02
-        return self._store.wait(min(timeout_s, most_s))
+        poll_s = max(POLL_S, WOKEN_POLL_S) if self._timers.is_woken else POLL_S
+        timeout_s = poll_s if self._due_in_s is None else min(poll_s, max(0.001, self._due_in_s, self._pause_s))
+        most_s = poll_s if not self._until_idle else SECOND_LOOK_S if self._sweep.has_unconfirmed else 0.02
+        give_up_at = self._clock.lease() + min(timeout_s, most_s)
+        while True:
+            left_s = give_up_at - self._clock.lease()
+            if self._store.wait(max(0.0, min(left_s, self._timers.in_s()))):
+                return True
+            is_over = self._clock.lease() >= give_up_at or self._stopping.is_set()
+            if is_over or not self._timers.is_due or not self._store.hints_of_work:
+                return False
+            self._timers.wake_due()  # what it wakes sends a hint, to this process as well
 
     def _is_idle(self) -> bool:
         return self._slots.is_empty and self._settler.is_idle

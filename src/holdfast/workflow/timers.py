@@ -1,4 +1,8 @@
-"""Wakes workflows whose time has come: asked by the claim loop, at the instant of the next one."""
+"""Looks for what becomes due without a hint: workflows whose time has come, and jobs that nobody was told of.
+
+Asked by the claim loop, at the instant of the next one. Where another process of the fleet looks, it does nothing
+(`Store.is_woken`).
+"""
 
 from __future__ import annotations
 
@@ -10,25 +14,59 @@ from holdfast.stores.protocol import Store
 from holdfast.tasks import Task
 
 LOOK_S = 0.25  # others may park a workflow at any time
+REST_S = 0.5  # the same while no workflow waits for its time
+SOON_S = 0.001
+DUE_S = 1.0  # how often to look for due jobs that nobody was told of
 
 
 class Timers:
-    """Used by the claiming thread alone. A worker without workflows leaves the timers to those that have some."""
+    """Used by the claiming thread alone. A worker without workflows looks at timers only on behalf of the fleet.
 
-    def __init__(self, store: Store, clock: Clock, tasks: Mapping[str, Task[..., Any]]) -> None:
+    `resident`: this program runs for long, so it may look on behalf of others, or rely on them.
+    """
+
+    def __init__(self, store: Store, clock: Clock, tasks: Mapping[str, Task[..., Any]], *, resident: bool) -> None:
         self._store = store
         self._clock = clock
-        used = any(task.is_workflow for task in tasks.values())
-        self._next_at = float("-inf") if used else float("inf")
+        self._resident = resident
+        self._used = any(task.is_workflow for task in tasks.values())
+        self._stands_by = False  # another process does
+        self._leads = False  # this process looks on behalf of the fleet
+        self._next_at = self._due_at = float("-inf")
+        self.is_woken = False  # this process hears of all that becomes due, because one looks, maybe itself
 
     def wake_due(self) -> None:
         """Make the workflows ready whose time has come, if it is time to look."""
-        if self._clock.lease() < self._next_at:
+        stands_by = self._resident and self._store.is_woken()
+        now = self._clock.lease()
+        if stands_by:
+            self._leads = False
+        elif self._resident and now >= self._due_at:
+            self._leads = self._store.wake_sleepers()
+            self._due_at = now + DUE_S
+        self._stands_by, self.is_woken = stands_by, stands_by or self._leads
+        if stands_by:
             return
+        if (self._used or self._leads) and now >= self._next_at:
+            self._wake_workflows()
+
+    def _wake_workflows(self) -> None:
         earliest = self._store.wake_due()
-        left_s = LOOK_S if earliest is None else max(0.0, earliest - self._store.now().wall)
-        self._next_at = self._clock.lease() + min(LOOK_S, left_s)
+        pause_s, left_s = LOOK_S, LOOK_S
+        if earliest is not None:
+            left_s = max(0.0, earliest - self._store.now().wall)
+        elif self._leads:
+            pause_s = left_s = REST_S if self._used else DUE_S
+        self._next_at = self._clock.lease() + min(pause_s, left_s)
+
+    @property
+    def is_due(self) -> bool:
+        """Say whether it is time to look."""
+        return self.in_s() <= SOON_S
 
     def in_s(self) -> float:
         """Return how long until the next look."""
-        return max(0.001, self._next_at - self._clock.lease())
+        if self._stands_by or not (self._used or self._leads):
+            return float("inf")
+        next_at = min(self._next_at, self._due_at) if self._leads else self._next_at
+        return max(SOON_S, next_at - self._clock.lease())

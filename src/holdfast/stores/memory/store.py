@@ -42,6 +42,7 @@ from holdfast.core.records import (
     Schedule,
     Seen,
     Signal,
+    Standby,
     Step,
     Vanished,
     Worker,
@@ -82,6 +83,7 @@ class MemoryStore:
 
     confirm_s = 0.1
     commits_may_hang = False
+    look_s = 0.25
     row_locks = False
     hints_of_work = False
     add_at_once = 10_000
@@ -218,6 +220,9 @@ class MemoryStore:
 
     def deadline(self) -> float | None:
         return min(map(transitions.lease_end, self._running()), default=None)
+
+    def stands_by(self) -> Standby | None:
+        return None
 
     def vanished(self) -> list[Vanished]:
         """A worker of this store lives in this process, so only one that was marked gone can be dead."""
@@ -405,6 +410,13 @@ class MemoryStore:
 
     def wake(self) -> None:
         self._hints.wake()
+
+    def is_woken(self) -> bool:
+        return False
+
+    def wake_sleepers(self) -> bool:
+        """Every worker looks for itself."""
+        return False
 
     def ping(self, *, durably: bool = False) -> None:
         """Memory always takes writes."""

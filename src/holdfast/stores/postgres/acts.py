@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from holdfast.core.acts import Move
 from holdfast.core.machine import ENDED
@@ -12,6 +13,8 @@ from holdfast.stores import row_json
 from holdfast.stores.postgres import statements
 from holdfast.stores.postgres.connection import Connections, Cursor
 from holdfast.stores.protocol import Reply
+
+T = TypeVar("T")
 
 
 def move(q: Connections, db: Cursor, moves: Sequence[Move], wall: float | None) -> list[Reply]:
@@ -74,3 +77,9 @@ def delete(q: Connections, db: Cursor, jobs: Sequence[Seen]) -> list[Reply]:
 def _one(q: Connections, db: Cursor, query: str, values: dict[str, object]) -> str:
     text: str = q.row(db.execute(q[query], values, prepare=False))[0]
     return text
+
+
+def in_halves(act: Callable[[Sequence[T]], list[Reply]], many: Sequence[T]) -> list[Reply]:
+    """Act on each half of many, after all of them took too long or one was in the way."""
+    middle = len(many) // 2
+    return act(many[:middle]) + act(many[middle:])

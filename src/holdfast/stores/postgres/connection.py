@@ -22,7 +22,7 @@ import threading
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, urlsplit
 
@@ -66,7 +66,8 @@ Connection = psycopg.Connection[Any]
 Cursor = psycopg.Cursor[Any]
 _NAME = re.compile(r"[a-z_][a-z0-9_]{0,50}")
 SESSION_GRACE_S = 1.5  # longer than a session takes to come back after it was cut
-_OWN = ("schema", "pool_max", "wait_s", "session_grace_s")
+_OWN = ("schema", "pool_max", "wait_s", "session_grace_s", "direct")
+IDLE_S = 15.0  # a connection of the pool that nobody has needed for this long is given back to the server
 # A refused connection comes without a code.
 _DENIED = re.compile(r'password authentication failed|no password supplied|role ".*" does not exist|no pg_hba\.conf')
 _NO_DATABASE = re.compile(r'database ".*" does not exist')
@@ -81,7 +82,7 @@ _inherited: list[Any] = []
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The parts of the URL: a PostgreSQL address as libpq knows it, and four options of our own."""
+    """The parts of the URL: a PostgreSQL address as libpq knows it, and five options of our own."""
 
     conninfo: str = field(repr=False)
     shown: str  # without the password
@@ -89,6 +90,7 @@ class Options:
     pool_max: int = 10  # connections that one process may use at once, beside those of `ctx.transaction()`
     wait_s: float = 10.0  # how long a call waits for a connection
     session_grace_s: float = SESSION_GRACE_S  # how long the session of a worker may be away before that is a death
+    direct: str | None = field(default=None, repr=False)  # where the server itself answers, if `conninfo` is a pooler
 
     @classmethod
     def parse(cls, url: str) -> Options:
@@ -127,7 +129,24 @@ class Options:
         if session_grace_s is None or not SESSION_GRACE_S <= session_grace_s <= 86_400:
             words = f"session_grace_s is a number of seconds, at least {SESSION_GRACE_S:g} and at most a day"
             raise BadURL(f"{shown!r}: {words}")
-        return cls(conninfo, shown, schema, pool_max, wait_s, session_grace_s)
+        direct = _direct(parts.netloc, parts.path, rest, own["direct"]) if "direct" in own else None
+        if "direct" in own and direct is None:
+            raise BadURL(f"{shown!r}: direct is the address of the server behind the pooler: host or host:port")
+        return cls(conninfo, shown, schema, pool_max, wait_s, session_grace_s, direct)
+
+    def to_server(self) -> Options:
+        """Return the options of sessions that no pooler may lend to others."""
+        return self if self.direct is None else replace(self, conninfo=self.direct, direct=None)
+
+
+def _direct(netloc: str, path: str, rest: str, place: str) -> str | None:
+    """Return the address with another host and port in it; None if they cannot be read."""
+    found = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[\w.-]+)(:\d{1,5})?", place, re.ASCII)
+    if found is None:
+        return None
+    user = netloc.rpartition("@")[0]
+    kept = "&".join(each for each in rest.split("&") if each.partition("=")[0] not in ("host", "hostaddr", "port"))
+    return f"postgresql://{user}{'@' if user else ''}{place}{path}" + (f"?{kept}" if kept else "")
 
 
 def _number(own: dict[str, str], name: str, kind: Callable[[str], N], usual: N) -> N | None:
@@ -209,6 +228,11 @@ class Session(psycopg.Connection[Any]):
         if found.status not in (pq.ExecStatus.COMMAND_OK, pq.ExecStatus.TUPLES_OK):
             raise errors.error_from_result(found, self.info.encoding)
         return found
+
+    def answers(self) -> None:
+        """Wait for a sign of life of the server. It begins no transaction for that: it only says that it is ready."""
+        with self.pipeline():
+            pass
 
     def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         """Every operation of the driver passes here."""
@@ -472,7 +496,7 @@ class Connections:
             min_size=0,
             max_size=self.options.pool_max,
             timeout=self.options.wait_s,
-            max_idle=60.0,
+            max_idle=IDLE_S,
             reconnect_timeout=2.0,  # short, so that after an outage nobody is asleep for long
             name=_POOL,
             open=True,

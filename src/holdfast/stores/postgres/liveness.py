@@ -1,9 +1,15 @@
 """One session for each process that proves its life and hears what is new.
 
 It holds the liveness locks of the process's workers: advisory locks, which the server drops when the session ends,
-and listens for the hint that there may be work. Its own thread looks after it twice a second, so that a session that
-was cut is noticed and made again, locks first, before anybody believes in a death (see `SESSION_GRACE_S`). Where that
-takes longer, because the server has no connection to spare, the worker's beats show that it lives (`holds`).
+and listens for the hint that there may be work. Its own thread asks twice a second for a sign of life, which costs the
+server no transaction, so that a session that was cut is noticed and made again, locks first, before anybody believes in
+a death (see `SESSION_GRACE_S`). Where that takes longer, because the server has no connection to spare, the worker's
+beats show that it lives (`holds`).
+
+The same session holds the roles of the fleet (`roles.py`): who looks for the dead, and who looks for what is due. More
+rarely, with every `stands_by`, it asks for them and for what a process must know that stands by. A fleet shares these
+questions: the more workers there are, the more rarely each of them asks, in slots that follow each other, so that a
+free role is taken within a fraction of a second.
 
 If one session was cut, all of them may have been, and some come back sooner than others. So a process whose session was
 cut does not look for free locks before the others had the time to take theirs again (`SETTLE_S`).
@@ -24,19 +30,24 @@ from contextlib import closing, suppress
 from typing import Any
 
 import psycopg
-from psycopg import errors
+from psycopg import capabilities, errors
 
 from holdfast.clock import SystemClock
+from holdfast.core.records import Standby
 from holdfast.errors import Refused, StoreError, StoreUnavailable
-from holdfast.stores.postgres.connection import SESSION_GRACE_S, Connection, Connections
+from holdfast.stores.postgres.connection import Connection, Connections, Session
+from holdfast.stores.postgres.roles import Role
 
 log = logging.getLogger("holdfast.stores")
 
 LOOK_S = 0.5
+POOLED_LOOK_S = 5.0  # the same where the session belongs to a pooler, and proves nothing
 SURE_S = 0.75  # a look that was answered longer ago than this proves nothing: one is late
 SETTLE_S = 2.5  # how long others may need to come back after a cut
-TURN_S = 10.0  # the process that looks for free locks may be frozen: so the others look too, this rarely,
-LOOKS_S = 2 * SESSION_GRACE_S  # for long enough to believe what they see
+ASK_MIN_S = 1.0  # how often a process asks for roles at most,
+ASK_MAX_S = 6.0  # and at least: less than a beat, so that a process that takes over knows of every gap that matters
+ASKS_PER_S = 4  # by the whole fleet
+LATE_S = 1.0  # how late an answer may be before a process does not rely on others any more
 SAY_AFTER_S = 5.0  # how long there may be no session before that is logged
 _AGAIN_S = 0.3  # the longest pause between two tries to connect
 _LOOK_ANSWER_S = 5.0  # a session that does not answer for this long is given up
@@ -58,7 +69,9 @@ class LivenessSession:
         self._wishes: list[_Wish] = []
         self._thread: threading.Thread | None = None
         self._closing = False
-        self._watches = False
+        self.dead, self.due = Role(), Role()
+        self._standby: Standby | None = None
+        self._ask_at = 0.0  # when to ask for roles again
         self._cut = False  # a session of this process has ended that was not to end
         self._since = 0.0  # when the session began
         self._answered_at = float("-inf")  # when it last answered
@@ -87,6 +100,8 @@ class LivenessSession:
         server may have ended the session, and its word of that may be lost: so the last answer must be a recent one."""
         if worker_id not in self._workers:
             return True
+        if self._pooled:
+            return True
         known = worker_id in self._held and worker_id not in self._unwritten
         return known and _CLOCK.lease() - self._answered_at < SURE_S
 
@@ -98,20 +113,50 @@ class LivenessSession:
             self._workers.discard(worker_id)
             self._held.discard(worker_id)
         with suppress(StoreError):  # then the session is cut, and the lock with it
-            self._ask(lambda session: session.execute(self._db["enroll_unlock"], {"id": worker_id}))
+            self._ask(lambda session: self._give_up(session, worker_id))
+
+    def _give_up(self, session: Connection, worker_id: str) -> None:
+        session.execute(self._db["enroll_unlock"], {"id": worker_id})
+        if not self._workers:  # the program may go on without one, and nobody in it looks any more
+            session.execute(self._db["stands_by_end"])
+            self._standby = None
+            for role in (self.dead, self.due):
+                role.cut()
+                role.is_wanted = False
 
     def watches(self) -> bool:
-        """Say whether it is for this process to look for free locks: one does all the time, the others now and then.
-        A process without workers always does: it is a program that does not look often."""
+        """Say whether it is for this process to look for free locks now. A program without a thread that looks all the
+        time does: a sweep, a person, a tick."""
         with self._lock:
             if self._thread is None or not self._workers:
                 return True
-        if self._watches or self._pooled:
-            return self._watches
-        try:
-            return bool(self._ask(self._try_to_watch))
-        except StoreError:
+        if self._cut and (self._answered_at == float("-inf") or _CLOCK.lease() - self._since < SETTLE_S):
             return False
+        return not self._pooled and (self.dead.is_ours or not self.dead.is_wanted)
+
+    def stands_by(self) -> Standby | None:
+        """See `Store.stands_by`."""
+        self._want(self.dead)
+        standby = self._standby
+        return None if standby is None or self.dead.is_ours or self._is_late(standby) else standby
+
+    def is_woken(self) -> bool:
+        """See `Store.is_woken`."""
+        self._want(self.due)
+        standby, role = self._standby, self.due
+        return standby is not None and role.is_done_elsewhere and not role.is_ours and not self._is_late(standby)
+
+    def _want(self, role: Role) -> None:
+        if not role.is_wanted:
+            role.is_wanted = True
+            with self._lock:
+                if self._thread is not None and not self._closing:
+                    self._ask_at = 0.0
+                    self._nudge()
+
+    @staticmethod
+    def _is_late(standby: Standby) -> bool:
+        return _CLOCK.lease() - standby.answered_at > standby.every_s + LATE_S
 
     def close(self) -> None:
         """End the session."""
@@ -133,7 +178,7 @@ class LivenessSession:
         self._lock = threading.Lock()
         self._rest = threading.Event()
         self._workers, self._held, self._wishes, self._thread = set(), set(), [], None
-        self._watches = self._cut = False
+        self.dead, self.due, self._standby, self._cut = Role(), Role(), None, False
 
     # -------------------------------------------------------------------------------------- the thread
 
@@ -172,7 +217,9 @@ class LivenessSession:
             except Exception as error:
                 if pause_s == 0.05:  # it was there, or this is the first try
                     lost_at = _CLOCK.lease()
-                self._cut, self._watches, self._answered_at = True, False, float("-inf")
+                self._cut, self._answered_at, self._standby = True, float("-inf"), None
+                self.dead.cut()
+                self.due.cut()
                 self._refuse_wishes(error)
                 if self._rest.is_set():
                     return
@@ -196,40 +243,73 @@ class LivenessSession:
 
     def _set_up(self, session: Connection) -> None:
         self._held, self._unwritten, self._run, self._since = set(), {}, None, _CLOCK.lease()
+        self._ask_at = 0.0
         self._take_all(session)
         session.add_notify_handler(lambda news: self._changed(news.payload))
         session.execute(self._db["wait"])
         self._answered_at = _CLOCK.lease()
         self._changed(None)  # who knows what was said meanwhile
 
-    def _listen(self, session: Connection) -> None:
+    def _listen(self, session: Session) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(session, selectors.EVENT_READ)
             selector.register(self._wake_r, selectors.EVENT_READ)
             look_at = _CLOCK.lease() + LOOK_S
             while not self._closing:
-                ready = [key.fileobj for key, _ in selector.select(max(0.0, look_at - _CLOCK.lease()))]
+                next_at = min(look_at, self._ask_at) if self._workers else look_at
+                ready = [key.fileobj for key, _ in selector.select(max(0.0, next_at - _CLOCK.lease()))]
                 if self._wake_r in ready:
                     os.read(self._wake_r, 4096)
                     self._grant_wishes(session)
-                if ready != [self._wake_r] or _CLOCK.lease() >= look_at:  # wishes may come more often than looks
+                if session in ready or _CLOCK.lease() >= look_at:  # wishes may come more often than looks
                     self._look(session)
                     self._take_all(session)
-                    look_at = _CLOCK.lease() + LOOK_S
+                    look_at = _CLOCK.lease() + (POOLED_LOOK_S if self._pooled else LOOK_S)
+                if self._workers and _CLOCK.lease() >= self._ask_at:
+                    self._ask_for_roles(session)
 
-    def _look(self, session: Connection) -> None:
-        """See whether the session is still there, and what it has heard. Follow the name of the server's run, which
-        changes when an operator resets the server's counters: the locks that are held were taken on this run."""
+    def _look(self, session: Session) -> None:
+        """See whether the session is still there, and what it has heard."""
         asked_at = _CLOCK.lease()
-        if self._run is None:
+        if self._pooled or not capabilities.has_pipeline():
             session.execute(self._db["wait_look"])
-            self._answered_at = asked_at
-            return
-        run = str(self._db.row(session.execute(self._db["enroll_run"]))[0])
+        else:
+            session.answers()
         self._answered_at = asked_at
+
+    def _ask_for_roles(self, session: Session) -> None:
+        """Ask for the roles that this process wants, and for what it must know while it stands by.
+
+        Follow the name of the server's run, which changes when an operator resets the server's counters: the locks that
+        are held were taken on this run.
+        """
+        self._ask_at = _CLOCK.lease() + ASK_MIN_S
+        if self._pooled:
+            return
+        asked_at, worker = _CLOCK.lease(), min(self._workers)
+        values = {"name": self._db.options.schema, "dead": self.dead.asks, "due": self.due.asks, "worker": worker}
+        try:
+            row = self._db.row(session.execute(self._db["stands_by"], values))
+        except psycopg.Error as error:
+            if error.sqlstate is None or session.closed:
+                raise
+            return  # it is read-only, or slow: then every process looks for itself, and finds out when that is over
+        run, dead, looked, due, stirred, deadline, store_now, workers, before = row
+        now, self._answered_at = _CLOCK.lease(), asked_at
+        was_ours = self.dead.is_ours, self.due.is_ours
+        self.dead.told(dead, looked, now, now + os.getpid())
+        self.due.told(due, stirred, now, now + os.getpid())
+        acts = (self.dead.is_ours and not self.dead.is_held) or (self.due.is_ours and not self.due.is_held)
+        every_s = ASK_MIN_S if acts else min(ASK_MAX_S, max(ASK_MIN_S, workers / ASKS_PER_S))
+        slot_s = every_s * (before / max(workers, 1))
+        next_s = (slot_s - store_now) % every_s
+        self._ask_at = now + (next_s if next_s > every_s / 4 else next_s + every_s)
+        self._standby = Standby(asked_at, now, store_now, deadline, 1.25 * every_s)
         if run != self._run:
             self._run = run
             self._unwritten |= dict.fromkeys(self._held, run)
+        if (self.dead.is_ours, self.due.is_ours) != was_ours:
+            self._changed(None)  # there is something to do for this process now
 
     def _take_all(self, session: Connection) -> None:
         """Take the locks that this session does not have: of all after a cut, and of those that the server still gave
@@ -280,15 +360,8 @@ class LivenessSession:
             return None
         self._held.add(worker_id)
         self._run = self._run or str(server)
+        self._ask_at = 0.0
         return str(server)
-
-    def _try_to_watch(self, session: Connection) -> bool:
-        now = _CLOCK.lease()
-        if self._cut and now - self._since < SETTLE_S:
-            return False
-        watch = {"name": self._db.options.schema}
-        self._watches = bool(self._db.row(session.execute(self._db["vanished_watch"], watch))[0])
-        return self._watches or (now + os.getpid()) % TURN_S < LOOKS_S  # not all of them at once
 
 
 _ENROLLED = "worker {} is enrolled already; every start of a worker has a new id"

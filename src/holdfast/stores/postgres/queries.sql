@@ -870,9 +870,34 @@ WHERE id = ANY (%(ids)s::text[]) AND id NOT IN (SELECT id FROM mine);
 -- name: deadline
 SELECT min(lease_until) FROM {schema}.job WHERE state = 'running';
 
+-- name: stands_by
+-- What a process that stands by must know, on the session that holds its locks. It asks for the roles that it wants, if
+-- they are free. Like `ping` it asks for the lock that every change of a job takes.
+WITH pinged AS (
+    UPDATE {schema}.job SET fence = fence WHERE false
+)
+SELECT
+    {schema}.server(),
+    CASE WHEN %(dead)s::boolean THEN pg_try_advisory_lock(hashtextextended(%(name)s, 1)) END,
+    CASE WHEN has_sequence_privilege('{schema}.dead_looks'::regclass, 'SELECT, USAGE')
+        THEN coalesce(pg_sequence_last_value('{schema}.dead_looks'::regclass), 0) END,
+    CASE WHEN %(due)s::boolean THEN pg_try_advisory_lock(hashtextextended(%(name)s, 2)) END,
+    CASE WHEN has_sequence_privilege('{schema}.due_looks'::regclass, 'SELECT, USAGE')
+        THEN coalesce(pg_sequence_last_value('{schema}.due_looks'::regclass), 0) END,
+    (SELECT min(lease_until) FROM {schema}.job WHERE state = 'running'),
+    extract(epoch FROM clock_timestamp())::float8,
+    count(*)::float8,
+    (count(*) FILTER (WHERE id < %(worker)s))::float8
+FROM {schema}.worker WHERE gone_at IS NULL;
+
+-- name: stands_by_end
+-- Gives the roles up. No lock of a worker is left on the session.
+SELECT pg_advisory_unlock_all();
+
 -- name: vanished
 -- The workers not yet gone whose liveness lock is free, if we are the one who looks; and the gone ones that still hold
--- leases. A free lock means something only on the server that it was taken on. Looking never takes a lock.
+-- leases. A free lock means something only on the server that it was taken on. Looking never takes a lock. A process
+-- that %(does)s the chore raises the number of looks, so that others see it.
 WITH held AS MATERIALIZED (
     SELECT (classid::bigint << 32) | objid::bigint AS lock FROM pg_locks
     WHERE %(watch)s AND locktype = 'advisory' AND objsubid = 1 AND granted
@@ -893,12 +918,13 @@ SELECT coalesce(json_agg(json_build_array(
     greatest(beat_at, (SELECT at FROM {schema}.beat_aside WHERE beat_aside.worker = dead.id)), beats,
     (SELECT count(*) FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = dead.id),
     rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping, NULL
-) ORDER BY started_at, id), '[]')::text
+) ORDER BY started_at, id), '[]')::text, (
+    SELECT nextval('{schema}.dead_looks')
+    WHERE %(does)s::boolean
+        AND has_sequence_privilege('{schema}.dead_looks'::regclass, 'USAGE')
+        AND current_setting('transaction_read_only') = 'off'
+)
 FROM dead;
-
--- name: vanished_watch
--- One of all looks for free locks; when its session ends, the next one takes over.
-SELECT pg_try_advisory_lock(hashtextextended(%(name)s, 1));
 
 -- name: enroll_lock
 -- Own session, and not through a pooler: the server's process is the one that the driver was told at the start. A lock
@@ -908,9 +934,6 @@ SELECT CASE WHEN pg_backend_pid() = %(told)s THEN pg_try_advisory_lock(hashtexte
 
 -- name: enroll_unlock
 SELECT pg_advisory_unlock(hashtextextended(%(id)s, 0));
-
--- name: enroll_run
-SELECT {schema}.server();
 
 -- name: enroll_again
 UPDATE {schema}.worker SET server = %(server)s WHERE id = %(id)s AND gone_at IS NULL;
@@ -1567,7 +1590,7 @@ SELECT run_at, (
         AND coalesce(run_at > {wall}, true)
         AND has_sequence_privilege('{schema}.sleep_count'::regclass, 'USAGE')
         AND current_setting('transaction_read_only') = 'off'
-)
+), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 FROM earliest;
 
 -- name: wait
@@ -1587,6 +1610,62 @@ SELECT number, (
     WHERE each.woken IS DISTINCT FROM slept.number
 )
 FROM slept;
+
+-- name: wake_sleepers
+-- For each queue that is not paused and has something due: how much there is of it, as far as it is worth counting, and
+-- its newest job. Queues and priorities are found by leaping, as in `due`. It is one look for what is due.
+WITH RECURSIVE clock AS MATERIALIZED (
+    SELECT extract(epoch FROM clock_timestamp())::float8 AS wall
+),
+lane (queue, priority) AS (
+    (
+        SELECT job.queue, job.priority FROM {schema}.job AS job
+        WHERE job.state = 'ready'
+        ORDER BY job.queue, job.priority DESC
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.queue, next.priority
+    FROM lane
+    CROSS JOIN LATERAL (
+        (
+            SELECT job.queue, job.priority FROM {schema}.job AS job
+            WHERE job.state = 'ready' AND job.queue = lane.queue AND job.priority < lane.priority
+            ORDER BY job.queue, job.priority DESC
+            LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT job.queue, job.priority FROM {schema}.job AS job
+            WHERE job.state = 'ready' AND job.queue > lane.queue
+            ORDER BY job.queue, job.priority DESC
+            LIMIT 1
+        )
+        LIMIT 1
+    ) AS next
+),
+found AS MATERIALIZED (
+    SELECT lane.queue, sum(due.jobs) AS jobs, max(due.newest) AS newest
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS jobs, max(few.seq) AS newest
+        FROM (
+            SELECT job.seq FROM {schema}.job AS job
+            WHERE job.state = 'ready' AND job.queue = lane.queue AND job.priority = lane.priority
+                AND job.run_at <= (SELECT wall FROM clock)
+            LIMIT %(limit)s::bigint
+        ) AS few
+    ) AS due
+    WHERE due.jobs > 0
+        AND NOT EXISTS (SELECT FROM {schema}.queue WHERE queue.name = lane.queue AND queue.paused)
+    GROUP BY lane.queue
+)
+SELECT coalesce(json_agg(json_build_array(queue, jobs, newest)), '[]')::text, {slept}, (
+    SELECT nextval('{schema}.due_looks')
+    WHERE has_sequence_privilege('{schema}.due_looks'::regclass, 'USAGE')
+        AND current_setting('transaction_read_only') = 'off'
+)
+FROM found;
 
 -- name: ping
 -- Asks for the lock that every change of a job takes, and changes nothing: reads may work while nobody can renew. A

@@ -14,7 +14,7 @@ from psycopg.pq import TransactionStatus
 
 from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import Policy
-from holdfast.core.records import Duty, Job, NewJob
+from holdfast.core.records import Duty, Firing, Job, NewJob
 from holdfast.core.row_text import Awaited
 from holdfast.core.settlement import Settlement, own_event, stale_report
 from holdfast.errors import StoreUnavailable, UsageError
@@ -390,3 +390,18 @@ def duty_token(duty: Duty | None) -> dict[str, Any]:
     if duty is None:
         return {"duty": None, "holder": None, "term": None}
     return {"duty": duty.name, "holder": duty.holder, "term": duty.term}
+
+
+def firing_parts(firings: Sequence[Firing]) -> Iterator[list[Firing]]:
+    """Split where a schedule or a job's key comes again: one statement would not see what it has just stored."""
+    part: list[Firing] = []
+    names: set[tuple[str, str]] = set()
+    for each in firings:
+        own = {("schedule", each.schedule)} | ({("key", each.job.key)} if each.job.key is not None else set())
+        if not names.isdisjoint(own):
+            yield part
+            part, names = [], set()
+        part.append(each)
+        names |= own
+    if part:
+        yield part

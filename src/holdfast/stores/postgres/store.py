@@ -9,8 +9,8 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import msgspec
 from psycopg import errors
@@ -38,6 +38,7 @@ from holdfast.core.records import (
     Schedule,
     Seen,
     Signal,
+    Standby,
     Step,
     Vanished,
     Worker,
@@ -86,7 +87,7 @@ log = logging.getLogger("holdfast.stores")
 
 _MIGRATIONS = load_migrations("holdfast.stores.postgres")
 _TABLES = tables_of(_MIGRATIONS)
-T = TypeVar("T")
+WORTH_COUNTING = 1000  # due jobs of a queue and priority; if there are more, its workers are busy
 _CLOCK_S = 5.0  # how long the difference to the server's clock is believed
 
 
@@ -94,6 +95,7 @@ class PostgresStore:
     """One schema of a database, many machines. See `stores/protocol.py: Store` for every promise."""
 
     commits_may_hang = True
+    look_s = 0.5  # half as often as on the same host: the grace of a session is what takes the time
     row_locks = True
     hints_of_work = True
     add_at_once = 10_000
@@ -120,7 +122,8 @@ class PostgresStore:
         self._batches = 0
         self._beat_s = BEAT_S  # the shortest of this process
         self._identity: str | None = None  # of the tables that our workers were enrolled in
-        self._liveness = LivenessSession(self._db, self._hear)
+        server = self._db if options.direct is None else Connections(options.to_server())
+        self._liveness = LivenessSession(server, self._hear)
         self._sender = WakeupSender(self._db, self._clock)
         self._asleep: set[str] = set()  # the queues for which this process has said that it sleeps
         self._serves: set[str] = set()  # those that it has ever said it for
@@ -283,8 +286,13 @@ class PostgresStore:
         earliest: float | None = self._hot.one("deadline")[0]
         return earliest
 
+    def stands_by(self) -> Standby | None:
+        return self._liveness.stands_by() if self._fake is None else None
+
     def vanished(self) -> list[Vanished]:
-        found = self._hot.one("vanished", {"watch": self._liveness.watches()})[0]
+        role, watches = self._liveness.dead, self._liveness.watches()
+        found, number = self._hot.one("vanished", {"watch": watches, "does": watches and role.is_ours})
+        role.looked(number)
         return [
             Vanished(worker, "session" if worker.gone_at is None else "gone")
             for worker, _ in row_json.workers_from(found)
@@ -367,7 +375,7 @@ class PostgresStore:
             return self._db.run(lambda db: acts.delete(self._db, db, jobs), self._hot.limits)
         except StoreError as error:
             if isinstance(error, StoreLocked | StoreTimeout) and len(jobs) > 1:
-                return _in_halves(self.delete, jobs)
+                return acts.in_halves(self.delete, jobs)
             if isinstance(error, StoreLocked):
                 return [Reply.LOCKED]
             if isinstance(error.__cause__, errors.ForeignKeyViolation):
@@ -437,7 +445,8 @@ class PostgresStore:
             self._serves.update(queues)  # from now on hints for them are heard
             self._liveness.start()
         values = {"queues": list(queues), "tasks": list(tasks), "lanes": lanes, "sleeps": says, "wall": self._wall()}
-        earliest, slept = self._hot.one("due", values)
+        earliest, slept, server = self._hot.one("due", values)
+        self._ahead = server / 1e6 - self._clock.lease(), self._clock.lease()
         if slept is not None and heard == self._heard:
             self._asleep.update(queues)
             self._said.just_now = True
@@ -453,6 +462,19 @@ class PostgresStore:
 
     def wake(self) -> None:
         self._hints.wake()
+
+    def is_woken(self) -> bool:
+        return self._fake is None and self._liveness.is_woken()
+
+    def wake_sleepers(self) -> bool:
+        role = self._liveness.due
+        if self._fake is not None or not role.is_ours:
+            return False
+        asked_at = self._clock.lease()
+        found, slept, number = self._hot.one("wake_sleepers", {"limit": WORTH_COUNTING})
+        role.looked(number)
+        self._sender.are_due({queue: due for queue, *due in row_json.rows_from(found)}, slept, asked_at)
+        return True
 
     def _hear(self, news: str | None) -> None:
         """Take the news for all listeners: the queue of a new job, or where jobs have come back; "" is any other
@@ -626,15 +648,19 @@ class PostgresStore:
     def declare(self, schedules: Sequence[Schedule], again: bool = False) -> None:
         rows = row_json.encode([row_json.declared(schedule) for schedule in schedules]).decode()
         values = {"schedules": rows, "wall": self._wall(), "renew_s": RENEW_S, "abandoned_s": ABANDONED_S}
-        query = self._db["declare_again" if again else "declare"]
-        self._db.run(lambda db: db.execute(query, values, prepare=False))
+        if again:  # said all the time, so on a connection that is there
+            self._hot.run(lambda db: db.execute(self._hot["declare_again"], values))
+        else:
+            self._db.run(lambda db: db.execute(self._db["declare"], values, prepare=False))
 
     def schedules(self) -> list[Schedule]:
-        return list(row_json.schedules_from(self._db.one("schedules")[0]))
+        return list(row_json.schedules_from(self._hot.one("schedules")[0]))
 
     def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
         point("fire.before")
-        answers: list[Fired] = [answer for part in _firing_parts(firings) for answer in self._fire(part, under)]
+        answers: list[Fired] = [
+            answer for part in statements.firing_parts(firings) for answer in self._fire(part, under)
+        ]
         point("fire.after")
         self.wake()
         return answers
@@ -730,15 +756,10 @@ class PostgresStore:
             if not taken and not isinstance(error, StoreLocked | StoreTimeout):
                 raise
             if len(moves) > 1:
-                return _in_halves(self._moved, moves)
+                return acts.in_halves(self._moved, moves)
             if isinstance(error, StoreTimeout):
                 raise
             return [Reply.TAKEN if taken else Reply.LOCKED]
-
-
-def _in_halves(act: Callable[[Sequence[T]], list[Reply]], many: Sequence[T]) -> list[Reply]:
-    middle = len(many) // 2
-    return act(many[:middle]) + act(many[middle:])
 
 
 @contextlib.contextmanager
@@ -775,18 +796,3 @@ def _after_fork_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork_in_child)
-
-
-def _firing_parts(firings: Sequence[Firing]) -> Iterator[list[Firing]]:
-    """Split where a schedule or a job's key comes again: one statement would not see what it has just stored."""
-    part: list[Firing] = []
-    names: set[tuple[str, str]] = set()
-    for each in firings:
-        own = {("schedule", each.schedule)} | ({("key", each.job.key)} if each.job.key is not None else set())
-        if not names.isdisjoint(own):
-            yield part
-            part, names = [], set()
-        part.append(each)
-        names |= own
-    if part:
-        yield part

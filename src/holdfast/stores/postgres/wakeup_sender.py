@@ -13,6 +13,9 @@ with a NOTIFY in them happen one after the other. And nobody needs a hint while 
   commit. A worker that falls asleep within that moment looks once more after `LOOK_AGAIN_S`; a producer whose insert
   took longer than `FRESH_S` reads the number again. One of the two finds the job.
 
+A caller's transaction on a plain connection has no hook for its commit. So one process of the fleet looks each second
+for what is due in any queue, and wakes those who sleep (`are_due`). They look for themselves every ten seconds.
+
 Hints can be lost, with a connection or with a program that ends. Polling is the truth.
 """
 
@@ -39,6 +42,7 @@ class WakeupSender:
         self._db = db
         self._clock = clock
         self._woken: dict[str, int] = {}  # queue -> the number when we last sent a hint; 0: nobody has slept ever
+        self._told: dict[str, list[int]] = {}  # queue -> what was due when we last told that something is
         self._wanted: set[str] = set()
         self._lock = threading.Lock()
         self._sending = threading.Lock()
@@ -57,6 +61,19 @@ class WakeupSender:
             self._wanted.update(queues)
         with self._sending:
             self._send()
+
+    def are_due(self, queues: dict[str, list[int]], slept: int | None, since: float) -> None:
+        """Wake those who sleep though there is something due in these queues: a producer that has no hook for its
+        commit tells nobody. Each queue: how much is due, and its newest job. For the same jobs nobody is woken twice:
+        those who sleep do not have their tasks.
+        """
+        self._told = {queue: due for queue, due in self._told.items() if queue in queues}
+        news = [queue for queue, due in queues.items() if self._told.get(queue) != due]
+        if slept is not None:
+            news = [queue for queue in news if self._woken.get(queue, 0) != slept]
+        if news:
+            self.committed(news, slept, since)
+            self._told |= {queue: queues[queue] for queue in news}
 
     def committed_elsewhere(self, queues: Iterable[str]) -> None:
         """Do the same from a hook of the caller's, which must not wait for us: on a thread, one for all hooks that come

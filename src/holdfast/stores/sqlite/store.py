@@ -36,6 +36,7 @@ from holdfast.core.records import (
     Schedule,
     Seen,
     Signal,
+    Standby,
     Step,
     Vanished,
     Worker,
@@ -74,6 +75,7 @@ class SqliteStore:
 
     confirm_s = 0.1
     commits_may_hang = True
+    look_s = 0.25
     row_locks = False
     hints_of_work = False
     add_at_once = 200
@@ -208,6 +210,9 @@ class SqliteStore:
         with self._db.reading() as db:
             row = db.execute(Q["deadline"], {"boot_id": self._clock.boot_id}).fetchone()
         return row[0] if row is not None else None
+
+    def stands_by(self) -> Standby | None:
+        return None
 
     def vanished(self) -> list[Vanished]:
         found = []
@@ -377,6 +382,13 @@ class SqliteStore:
     def wake(self) -> None:
         self._wakes += 1
         self._commit_watch.set()
+
+    def is_woken(self) -> bool:
+        return False
+
+    def wake_sleepers(self) -> bool:
+        """Every worker looks for itself."""
+        return False
 
     def ping(self, *, durably: bool = False) -> None:
         with self._db.writing() as db:  # as a rule the lock is all that is asked for: nothing is written or synced
