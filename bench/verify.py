@@ -1,10 +1,10 @@
 """Long runs of the nets that the suite casts briefly: a simulated fleet, an exhaustive model, the two stores compared.
 
-    .venv/bin/python bench/simulate.py --seeds 10000            the fleet, on every core
-    .venv/bin/python bench/simulate.py --first 17 --seeds 1     one seed again, with its last calls if it fails
-    .venv/bin/python bench/simulate.py --seeds 200 --sqlite     over SQLite instead of memory
-    .venv/bin/python bench/simulate.py --model                  the small worlds of the suite and the larger ones
-    .venv/bin/python bench/simulate.py --agree 5000             memory and SQLite, that many drawn runs
+    .venv/bin/python bench/verify.py --seeds 10000            the fleet, on every core
+    .venv/bin/python bench/verify.py --first 17 --seeds 1     one seed again, with its last calls if it fails
+    .venv/bin/python bench/verify.py --seeds 200 --sqlite     over SQLite instead of memory
+    .venv/bin/python bench/verify.py --model                  the small worlds of the suite and the larger ones
+    .venv/bin/python bench/verify.py --agree 5000             memory and SQLite, that many drawn runs
 
 Exit code 1 when a promise is broken. A seed tells everything: it fails again wherever it is played.
 """
