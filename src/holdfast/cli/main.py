@@ -27,6 +27,7 @@ COMMANDS = {
     "workers": "See the workers that run jobs, and forget dead ones.",
     "alerts": "Test the channels that notify people of trouble.",
     "doctor": "Look for trouble, and say what to do about it.",
+    "simulate": "Predict what a fleet asks of its store, and what it runs out of first.",
     "db": "Make, migrate, check, copy and prune the store.",
     "completion": "Print the completion script of a shell.",
 }

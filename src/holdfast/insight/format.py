@@ -50,8 +50,8 @@ def near(name: str, known: Iterable[str]) -> list[str]:
 
 def size(number: float) -> str:
     """Write a number of bytes."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if number < 1000 or unit == "GB":
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if number < 1000 or unit == "TB":
             break
         number /= 1000
     return f"{number:.0f} {unit}" if number >= 10 or unit == "bytes" else f"{number:.1f} {unit}"
