@@ -55,7 +55,7 @@ mutants: setup ## Break each guard in turn; a test must fail. Continues where it
 mutants-sample: setup ## The same with 30 random guards, at most 3 minutes; SEED=7 repeats a sample
 	$(BIN)/python -m tests.mutants --sample 30 --limit-s 170 --again --known-green $(if $(SEED),--seed $(SEED))
 
-bench: setup ## Measure speed, compared with other systems, ten minutes; BENCH=--quick takes two
+bench: setup ## Measure speed, compared with other systems, fifteen minutes; BENCH=--quick takes three
 	$(BIN)/python bench/bench.py $(BENCH)
 
 # A pyenv shim may exist for a version that is not switched on, so each candidate is tried before it counts.

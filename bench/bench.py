@@ -18,12 +18,15 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import compare
 import noise
+import page
 import peers
 import report
 from figures import FIGURES
-from ground import FULL, HERE, QUICK, Ground
+from ground import FULL, HERE, QUICK, Ground, home
 from stores import STORES
 
 Round = tuple[Callable[[Ground], dict[str, float]], int]
@@ -38,6 +41,7 @@ def main() -> int:
         os.environ["BENCH_FOLDER"] = name
         os.environ["BENCH_HOME"] = str(given.folder or home())
         ground = Ground(STORES[given.store], scale, Path(name))
+        load = os.getloadavg()[0]
         began, at_start = time.time(), noise.commits(ground.folder)
         values, shares, missing = measure(steps, rounds, ground)
         result = {
@@ -46,19 +50,30 @@ def main() -> int:
             "store": given.store,
             "scale": {**scale.__dict__, "rounds": rounds},
             "machine": noise.machine(ground.folder) | STORES[given.store].engine(),
-            "noise": {"commits": [at_start, noise.commits(ground.folder)], **shares},
+            "noise": {
+                "commits": [at_start, noise.commits(ground.folder)],
+                "load": [load, os.getloadavg()[0]],
+                **shares,
+            },
             "missing": missing,
             "figures": values,
         }
-    given.results.mkdir(parents=True, exist_ok=True)
-    stem = given.results / (given.name or f"{given.store}{'-quick' if given.quick else ''}")
+    stem = given.results / f"{given.store}{'-quick' if given.quick else ''}"
+    committed = json.loads(stem.with_suffix(".json").read_text()) if stem.with_suffix(".json").exists() else None
+    print(report.markdown(result), compare.compared(result, committed), sep="\n")
+    if given.save:
+        save(result, stem)
+    return 0
+
+
+def save(result: dict[str, Any], stem: Path) -> None:
+    """Make these the committed figures, and write them into the pages."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
     stem.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n")
-    text = report.markdown(result)
-    stem.with_suffix(".md").write_text(text)
-    print(text)
+    stem.with_suffix(".md").write_text(report.markdown(result))
     if peers.PYTHON.exists():
         subprocess.run([peers.PYTHON, HERE / "plot.py", stem.with_suffix(".json")], check=False)
-    return 0
+    page.write()
 
 
 def arguments() -> argparse.Namespace:
@@ -68,16 +83,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="how often everything is measured")
     parser.add_argument("--store", choices=STORES, default="sqlite")
     parser.add_argument("--folder", type=Path, help="where the databases go; default: beside .venv-bench's files")
-    parser.add_argument("--results", type=Path, default=HERE / "results", help="where the table and the plot go")
-    parser.add_argument("--name", help="of the files written there; default: the store's")
-    return parser.parse_args()
-
-
-def home() -> Path:
-    """Return a folder on the disk of this checkout: /tmp may be memory, which syncs nothing."""
-    folder = peers.VENV / "scratch"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    parser.add_argument("--save", action="store_true", help="make these the committed figures, and update the pages")
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="where the committed figures are")
+    given = parser.parse_args()
+    if given.save and given.only:
+        parser.error("--save needs all figures, not only some")
+    return given
 
 
 def chosen(given: argparse.Namespace) -> dict[str, Round]:

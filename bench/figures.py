@@ -13,9 +13,11 @@ import time
 from collections.abc import Callable, Iterator
 from statistics import median
 
+import acts
 import producers
 import reaping
-from ground import HERE, Ground, cpu_seconds, fill, worker
+from ground import HERE, Ground, fill, worker
+from probes import probe_of
 from stores import BATCH, CLOCK, Bed
 from tasks import make_app
 from watch import percentile, watch
@@ -54,12 +56,19 @@ def enqueue(ground: Ground) -> Found:
 
 def enqueue_many(ground: Ground) -> Found:
     """From the arguments to the commit, checks and ids included, in one call."""
+    return {
+        "enqueue_many": _enqueue_many(ground, ground.scale.jobs),
+        "enqueue_many.large": _enqueue_many(ground, ground.scale.many),
+    }
+
+
+def _enqueue_many(ground: Ground, jobs: int) -> float:
     with ground.fresh() as bed, make_app(bed.url) as app:
-        noop, jobs = app.named("async_noop"), ground.scale.jobs
+        noop = app.named("async_noop")
         noop.enqueue()
         began = time.perf_counter()
         app.enqueue_many([noop.job() for _ in range(jobs)])
-        return {"enqueue_many": jobs / (time.perf_counter() - began)}
+        return jobs / (time.perf_counter() - began)
 
 
 def stream(ground: Ground) -> Found:
@@ -104,19 +113,22 @@ def _verbs(bed: Bed) -> int:
 
 def drain(ground: Ground) -> Found:
     """`holdfast worker` on a full queue, until the store says that the last job is done."""
+    few, many = ground.scale.jobs, ground.scale.many
     return {
-        "drain.async": _drain(ground, "async_noop"),
-        "drain.sync": _drain(ground, "sync_noop"),
-        "drain.async.two": _drain(ground, "async_noop", "--processes", "2"),
+        "drain": _drain(ground, "async_noop", few),
+        "drain.large": _drain(ground, "async_noop", many),
+        "drain.two": _drain(ground, "async_noop", few, "--processes", "2"),
+        "drain.two.large": _drain(ground, "async_noop", many, "--processes", "2"),
+        "drain.sync": _drain(ground, "sync_noop", few),
     }
 
 
-def _drain(ground: Ground, task: str, *options: str) -> float:
+def _drain(ground: Ground, task: str, jobs: int, *options: str) -> float:
     with ground.fresh() as bed:
         with make_app(bed.url) as app:
-            fill(app, task, ground.scale.jobs)
+            fill(app, task, jobs)
         with worker(bed, *options):
-            return watch(bed.done, ground.scale.jobs).rate
+            return watch(bed.done, jobs).rate
 
 
 def depth(ground: Ground) -> Found:
@@ -148,16 +160,32 @@ def _drain_some(bed: Bed, queued: int, jobs: int) -> float:
 
 
 def idle(ground: Ground) -> Found:
-    """A worker with nothing to do: its CPU time, supervisor included, and how soon it starts what comes in."""
+    """A worker with nothing to do: what it uses, supervisor included, and how soon it starts what comes in."""
     with ground.fresh() as bed, make_app(bed.url) as app, worker(bed, ready=True) as process:
         time.sleep(1.0)
-        used, began = cpu_seconds(process.pid), time.perf_counter()
+        probe = probe_of(bed)
+        probe.pids.append(process.pid)
+        begun = probe.now()
         time.sleep(ground.scale.idle_s)
-        idle_cpu = 100 * (cpu_seconds(process.pid) - used) / (time.perf_counter() - began)
+        used = probe.since(begun)
+        found: Found = {"idle.cpu": 100 * used.worker_s / used.seconds}
+        if ground.store == "postgres":
+            found["idle.connections"] = sum(probe.connections())
+            found["idle.transactions"] = used.transactions / used.seconds
+            found["idle.server"] = 100 * used.store_s / used.seconds
         stamp = app.named("stamp")
         stamp.enqueue().result(timeout=20)
         waits = reaping.waits(reaping.probe([stamp], _times(ground.scale.probes), 0.03, 0.07))
-        return {"idle.cpu": idle_cpu, "pickup.p50": percentile(waits, 0.5), "pickup.p99": percentile(waits, 0.99)}
+        return found | {"pickup.p50": percentile(waits, 0.5), "pickup.p99": percentile(waits, 0.99)}
+
+
+def mass_acts(ground: Ground) -> Found:
+    """The commands of a person on many jobs, each in a process of its own, on a store with nobody else."""
+    found: Found = {}
+    for name, act in acts.ACTS.items():
+        with ground.fresh() as bed:
+            found |= acts.measure(name, act, bed, ground.scale.acts)
+    return found
 
 
 def crowd(ground: Ground) -> Found:
@@ -183,6 +211,7 @@ FIGURES: dict[str, tuple[Callable[[Ground], Found], int]] = {
     "stream": (stream, 1),
     "raw": (raw, 99),
     "drain": (drain, 99),
+    "acts": (mass_acts, 3),
     "depth": (depth, 99),
     "idle": (idle, 99),
     "crowd": (crowd, 99),

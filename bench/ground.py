@@ -28,19 +28,44 @@ class Scale:
     """How much is measured in one round."""
 
     rounds: int
-    jobs: int  # of a drain and of a bulk enqueue
+    jobs: int  # of a drain and of a bulk enqueue,
+    many: int  # and of a large one
     singles: int  # enqueues one at a time
     shallow: int  # the queue that `deep` is compared with is this long on average
     deep: int
     idle_s: float
     probes: int
     leases: int  # expired at once
-    peer_jobs: int
-    peer_cap_s: float
+    acts: int  # jobs that a person revives, deletes or exports
+    peer_cap_s: float  # longest drain of a peer
 
 
-FULL = Scale(5, 50_000, 1_500, 10_000, 1_000_000, 5.0, 100, 100_000, 20_000, 6.0)
-QUICK = Scale(2, 10_000, 400, 5_000, 100_000, 2.0, 40, 10_000, 2_000, 2.0)
+FULL = Scale(
+    rounds=3,
+    jobs=20_000,
+    many=100_000,
+    singles=1_500,
+    shallow=10_000,
+    deep=1_000_000,
+    idle_s=10.0,
+    probes=100,
+    leases=100_000,
+    acts=8_333,
+    peer_cap_s=20.0,
+)
+QUICK = Scale(
+    rounds=2,
+    jobs=5_000,
+    many=20_000,
+    singles=400,
+    shallow=5_000,
+    deep=100_000,
+    idle_s=3.0,
+    probes=40,
+    leases=10_000,
+    acts=1_000,
+    peer_cap_s=3.0,
+)
 
 
 class Ground:
@@ -69,6 +94,13 @@ class Ground:
         if self._deep is None:
             self._deep = self._bed(self.folder)
         return self._deep
+
+
+def home() -> Path:
+    """Return a folder on the disk of this checkout: /tmp may be memory, which syncs nothing."""
+    folder = HERE.parent / ".venv-bench" / "scratch"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 def fill(app: App, task: str, jobs: int) -> None:

@@ -7,7 +7,7 @@ import platform
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 servers: list[int] = []  # what they use is not the use of others
@@ -54,10 +54,14 @@ def _with_children(pid: int) -> float:
     """Return the CPU time of a server, of its sessions, and of those that have ended."""
     try:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        stats = [Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split() for each in (pid, *children)]
-    except OSError:  # not Linux, or a session ended just now
+    except OSError:  # not Linux
         return 0.0
-    return sum(sum(map(int, fields[11:15])) for fields in stats) / os.sysconf("SC_CLK_TCK")
+    living = 0
+    for each in (pid, *children):
+        with suppress(OSError):  # a session ended just now; it is among those that have ended
+            living += int(Path(f"/proc/{each}/schedstat").read_text().split()[0])
+    ended = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[13:15]
+    return living / 1e9 + sum(map(int, ended)) / os.sysconf("SC_CLK_TCK")
 
 
 def commits(folder: Path, number: int = 1000) -> float:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from ground import HERE, Ground
 from stores import database, sync
@@ -37,10 +35,14 @@ class Peer:
     script: str = ""  # peer_SCRIPT.py, where that is not its name
     bulk: bool = False  # it has a call for many jobs
     batch: int = 0  # $BENCH_BATCH; where it is set only the drain is measured: the rest is as without it
+    large: bool = False  # the drain is also measured with many jobs, and with two processes if it has any
+    processes: tuple[int, ...] = (1,)
 
 
 PEERS = {
-    "huey": Peer("huey 3.5", "sqlite", "consumer with 4 threads; WAL, synchronous FULL; no acknowledgement exists"),
+    "huey": Peer(
+        "huey 3.5", "sqlite", "consumer with 4 threads; WAL, synchronous FULL; no acknowledgement exists", large=True
+    ),
     "persistqueue": Peer(
         "persist-queue 1.1", "sqlite", "SQLiteAckQueue, our loop; WAL, synchronous FULL", picks_up=False
     ),
@@ -54,7 +56,15 @@ PEERS = {
         "asyncpg, uvloop; batch_size=10 (default); finished rows deleted, logged",
         bulk=True,
     ),
-    "pgqueuer100": Peer("PgQueuer 1.6, batches of 100", "postgres", "batch_size=100", script="pgqueuer", batch=100),
+    "pgqueuer100": Peer(
+        "PgQueuer 1.6, batches of 100",
+        "postgres",
+        "batch_size=100",
+        script="pgqueuer",
+        batch=100,
+        large=True,
+        processes=(1, 2),
+    ),
     "awa": Peer("awa 0.6", "postgres", "queue storage; 1,024 slots, which did best here; else default", bulk=True),
     "procrastinate": Peer(
         "Procrastinate 3.10", "postgres", "concurrency=10, LISTEN/NOTIFY; finished jobs kept", depth=0.2, singles=0.5
@@ -77,40 +87,50 @@ def prepare() -> str | None:
 def measure(name: str, ground: Ground) -> dict[str, float]:
     """Take one round of a peer's figures."""
     peer, scale = PEERS[name], ground.scale
-    jobs = int(scale.peer_jobs * peer.depth)
-    folder = Path(tempfile.mkdtemp(dir=ground.folder))
-    try:
-        with _place(peer, folder / "drain.db") as env:
-            _ask(name, "fill", env, jobs)
-            if "BENCH_URL" in env:
-                sync(env["BENCH_URL"], on=True)
-            drained = _ask(name, "drain", env, jobs, scale.peer_cap_s)
-        found = {f"{name}.drain": drained["rate"], f"{name}.jobs": drained["jobs"]}
-        if not peer.batch:
-            with _place(peer, folder / "enqueue.db", synced=True) as env:
-                found[f"{name}.enqueue"] = _ask(name, "enqueue", env, int(scale.singles * peer.singles))["rate"]
-        if peer.bulk:
-            with _place(peer, folder / "bulk.db", synced=True) as env:
-                found[f"{name}.bulk"] = _ask(name, "bulk", env, jobs)["rate"]
-        if peer.picks_up and not peer.batch:
-            with _place(peer, folder / "pickup.db", synced=True) as env:
-                picked = _ask(name, "pickup", env, scale.probes)
-                found |= {f"{name}.pickup.{part}": value for part, value in picked.items()}
-        return found
-    finally:
-        shutil.rmtree(folder)
+    jobs = int(scale.jobs * peer.depth)
+    found: dict[str, float] = {}
+    for processes in peer.processes:
+        for size, number in (("", jobs), (".large", scale.many))[: 1 + peer.large]:
+            two = ".two" if processes == 2 else ""
+            found[f"{name}.drain{two}{size}"] = _drained(name, ground, number, processes)
+    if not peer.batch:
+        singles = int(scale.singles * peer.singles)
+        found[f"{name}.enqueue"] = _asked(name, ground, "enqueue", singles)["rate"]
+    if peer.bulk:
+        found[f"{name}.bulk"] = _asked(name, ground, "bulk", jobs)["rate"]
+        found[f"{name}.bulk.large"] = _asked(name, ground, "bulk", scale.many)["rate"]
+    if peer.picks_up and not peer.batch:
+        picked = _asked(name, ground, "pickup", scale.probes)
+        found |= {f"{name}.pickup.{part}": value for part, value in picked.items()}
+    return found
+
+
+def _drained(name: str, ground: Ground, jobs: int, processes: int) -> float:
+    """Return how many jobs a second are done, in the time of `peer_cap_s` at the most."""
+    with _place(name, ground) as env:
+        _ask(name, "fill", env, jobs)
+        if "BENCH_URL" in env:
+            sync(env["BENCH_URL"], on=True)
+        return _ask(name, "drain", env | {"BENCH_PROCESSES": str(processes)}, jobs, ground.scale.peer_cap_s)["rate"]
+
+
+def _asked(name: str, ground: Ground, verb: str, jobs: int) -> dict[str, float]:
+    with _place(name, ground, synced=True) as env:
+        return _ask(name, verb, env, jobs)
 
 
 @contextmanager
-def _place(peer: Peer, path: Path, *, synced: bool = False) -> Iterator[dict[str, str]]:
+def _place(name: str, ground: Ground, *, synced: bool = False) -> Iterator[dict[str, str]]:
     """Lend an empty database; yield the variables that lead to it."""
-    env = {**os.environ, "BENCH_FILE": str(path), "BENCH_BATCH": str(peer.batch or "")}
-    if peer.store != "postgres":
-        yield env
-        return
-    with database() as url:
-        sync(url, on=synced)
-        yield {**env, "BENCH_URL": url}
+    peer = PEERS[name]
+    with tempfile.TemporaryDirectory(dir=ground.folder) as folder:
+        env = {**os.environ, "BENCH_FILE": f"{folder}/peer.db", "BENCH_BATCH": str(peer.batch or "")}
+        if peer.store != "postgres":
+            yield env
+            return
+        with database() as url:
+            sync(url, on=synced)
+            yield {**env, "BENCH_URL": url}
 
 
 def _ask(name: str, verb: str, env: dict[str, str], jobs: int, cap_s: float = 0.0) -> dict[str, float]:

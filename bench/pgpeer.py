@@ -69,7 +69,7 @@ class PostgresPeer(peer.Verbs):
         self._run(singly())
 
     def drain(self, path: Path, jobs: int, cap_s: float) -> dict[str, float]:
-        with worker(path):
+        with worker(path, int(os.environ["BENCH_PROCESSES"])):
             return watch(counter(self.done), jobs, cap_s=cap_s, every_s=self.every_s)._asdict()
 
     def pickup(self, path: Path, jobs: int) -> dict[str, float]:
@@ -110,18 +110,19 @@ class PostgresPeer(peer.Verbs):
 
 
 @contextmanager
-def worker(path: Path) -> Iterator[None]:
-    """Run the peer's worker in a process of its own."""
+def worker(path: Path, processes: int = 1) -> Iterator[None]:
+    """Run the peer's worker, each process of it by itself."""
     said = path.with_suffix(".log")
     with said.open("wb") as log:
         command = [sys.executable, sys.argv[0], "serve", str(path), "0", "0"]
-        process = subprocess.Popen(command, stdout=log, stderr=log)
+        started = [subprocess.Popen(command, stdout=log, stderr=log) for _ in range(processes)]
         try:
             yield
         except TimeoutError as error:
             raise TimeoutError(f"{error}; the worker said: {said.read_text()[-1500:]}") from None
         finally:
-            stop(process, signal.SIGTERM)
+            for process in started:
+                stop(process, signal.SIGTERM)
 
 
 def counter(query: str) -> Callable[[], int]:

@@ -21,13 +21,15 @@ Bar = tuple[str, str, str]  # label, key, colour
 
 DRAIN: list[Bar] = [
     ("raw loop of the statements", "raw.loop", RAW),
-    ("Holdfast, async", "drain.async", OURS),
+    ("Holdfast, async", "drain", OURS),
+    ("Holdfast, two processes", "drain.two", OURS),
     ("Holdfast, sync (threads)", "drain.sync", OURS),
     ("huey (no acknowledgement)", "huey.drain", PEER),
     ("persist-queue", "persistqueue.drain", PEER),
     ("litequeue (no sync per job)", "litequeue.drain", PEER),
     ("DBOS", "dbos.drain", PEER),
     ("PgQueuer, batches of 100", "pgqueuer100.drain", PEER),
+    ("PgQueuer, batches of 100, two processes", "pgqueuer100.drain.two", PEER),
     ("PgQueuer", "pgqueuer.drain", PEER),
     ("awa", "awa.drain", PEER),
     ("Procrastinate", "procrastinate.drain", PEER),

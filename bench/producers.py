@@ -1,29 +1,21 @@
-"""Many producers at once on PostgreSQL: enqueues a second, beside the bare insert by the same driver, in one run.
-
-    .venv/bin/python bench/producers.py [--producers 1,4,16] [--seconds 3] [--rounds 3] [--worker]
+"""Many producers at once on PostgreSQL: enqueues a second, compared with the bare insert by the same driver.
 
 Each producer is a process with one connection that stores one job after the other. `bare` inserts into a table that has
 our columns and only the primary key. `notify` is the same insert with NOTIFY in its transaction. `holdfast` is
-`task.enqueue()`. With --worker an idle worker sleeps on another queue meanwhile.
+`task.enqueue()`. Run as a program it is one producer:  python producers.py WAY URL SECONDS
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
-from pathlib import Path
-from statistics import median
 
 import psycopg
-from ground import QUICK, Ground, worker
-from stores import PostgresBed
+from ground import Ground
 from tasks import make_app
 
 from holdfast.clock import SystemClock
@@ -37,40 +29,13 @@ BARE = (
 )
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--producers", default="1,4,16", help="how many processes, one figure for each")
-    parser.add_argument("--seconds", type=float, default=3.0)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--worker", action="store_true", help="an idle worker sleeps on another queue")
-    parser.add_argument("--produce", nargs=3, metavar=("WAY", "URL", "SECONDS"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.produce:
-        return produce(*given.produce)
-    found: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        ground = Ground(PostgresBed, QUICK, Path(folder))
-        for _ in range(given.rounds):
-            for many in map(int, given.producers.split(",")):
-                for way in WAYS:
-                    rate = measure(ground, way, many, given.seconds, idle=given.worker)
-                    found.setdefault(f"{way} x {many}", []).append(rate)
-    for many in given.producers.split(","):
-        bare = found[f"bare x {many}"]
-        for way in WAYS:
-            rates = found[f"{way} x {many}"]
-            ratio = median(rate / each for rate, each in zip(rates, bare, strict=True))
-            print(f"{many:>3} producers  {way:9} {median(rates):8,.0f}/s  {ratio:.2f} of the bare insert")
-    return 0
-
-
-def measure(ground: Ground, way: str, many: int, seconds: float, *, idle: bool = False) -> float:
+def measure(ground: Ground, way: str, many: int, seconds: float) -> float:
     """Let so many processes store jobs for so long; return how many a second all of them stored."""
-    with ground.fresh() as bed, worker(bed, "--queues", "aside", ready=True) if idle else nullcontext():
+    with ground.fresh() as bed:
         with psycopg.connect(bed.base, autocommit=True) as db:
             db.execute(f"SET search_path = {bed.schema}")
             db.execute("CREATE TABLE bare (LIKE job INCLUDING DEFAULTS INCLUDING IDENTITY, PRIMARY KEY (id))")
-        command = [sys.executable, __file__, "--produce", way, bed.url, str(seconds)]
+        command = [sys.executable, __file__, way, bed.url, str(seconds)]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         processes = [subprocess.Popen(command, env=os.environ, text=True, **pipes) for _ in range(many)]
         for process in processes:
@@ -81,7 +46,7 @@ def measure(ground: Ground, way: str, many: int, seconds: float, *, idle: bool =
         return sum(json.loads(process.communicate()[0]) for process in processes)
 
 
-def produce(way: str, url: str, seconds: str) -> int:
+def main(way: str, url: str, seconds: str) -> None:
     """Store jobs for so long, and print how many a second."""
     put = _ours(url) if way == "holdfast" else _raw(url, way)
     put()
@@ -92,7 +57,6 @@ def produce(way: str, url: str, seconds: str) -> int:
         put()
         many += 1
     print(many / took)
-    return 0
 
 
 def _raw(url: str, way: str) -> Callable[[], object]:
@@ -108,4 +72,4 @@ def _ours(url: str) -> Callable[[], object]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main(*sys.argv[1:])

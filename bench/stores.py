@@ -57,8 +57,8 @@ class Bed(Protocol):
         """The same with the columns and the indexes of a job."""
         ...
 
-    def raw_loop(self, task: str) -> int:
-        """Claim and settle every job with the store's own statements in batches of 500, and nothing around them."""
+    def raw_loop(self, task: str, batch: int = BATCH) -> int:
+        """Claim and settle every job with the store's own statements in batches, and nothing around them."""
         ...
 
     def expire_all(self, at: float) -> None:
@@ -108,12 +108,12 @@ class SqliteBed:
                 (id, now := time.time(), now),
             )
 
-    def raw_loop(self, task: str) -> int:
+    def raw_loop(self, task: str, batch: int = BATCH) -> int:
         run, jobs = self._db.execute, 0
         known = row_json.encode([task]).decode()
         while True:
             token = {"worker": "raw", "claim_id": new_id()}
-            lane = {"queue": "default", "priority": 0, "tasks": known, "started": 1, "limit": BATCH}
+            lane = {"queue": "default", "priority": 0, "tasks": known, "started": 1, "limit": batch}
             run("BEGIN IMMEDIATE")
             run(Q["claim"], {**token, **lane, "wall": CLOCK.wall(), "lease": CLOCK.lease()})
             rows = row_json.rows_from(run(Q["claim_answers"], token).fetchone()[0])
@@ -177,10 +177,10 @@ class PostgresBed:
                 (id, now := time.time(), now),
             )
 
-    def raw_loop(self, task: str) -> int:
+    def raw_loop(self, task: str, batch: int = BATCH) -> int:
         q, run, jobs, me = self._store._db, self._db.execute, 0, new_id()
         run("INSERT INTO worker VALUES (%s, 'raw', 'h', 1, 'b', NULL, '[]', 1, 1, '', 0, 0)", (me,))
-        asked = {"queues": ["default"], "tasks": [task], "limit": BATCH, "most": BATCH, "even": True, "first": True}
+        asked = {"queues": ["default"], "tasks": [task], "limit": batch, "most": batch, "even": True, "first": True}
         asked |= {"worker": me, "try": 0, "lanes": None, "aside": False, "wall": None, "lease": None}
         while True:
             claimed = run(q["claim"], {**asked, "claim_id": new_id()}, prepare=False).fetchone()
