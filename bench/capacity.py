@@ -426,7 +426,7 @@ def main() -> int:
 def write(costs: Mapping[str, Costs]) -> None:
     """Write the costs of both stores as a module of the package."""
     lines = [
-        '"""What each store was measured to cost. Written by `bench/capacity.py --store STORE --write`."""',
+        '"""The measured costs of each store. Written by `bench/capacity.py --store STORE --write`."""',
         "",
         "from __future__ import annotations",
         "",

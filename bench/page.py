@@ -38,7 +38,10 @@ def filled(text: str) -> str:
 
 def figures(store: str) -> str:
     """Return the newest figures of a store, whether of a whole run or a quick one."""
-    results = [json.loads((RESULTS / f"{name}.json").read_text()) for name in (store, f"{store}-quick")]
+    files = [path for name in (store, f"{store}-quick") if (path := RESULTS / f"{name}.json").exists()]
+    results = [result for path in files if "load" in (result := json.loads(path.read_text()))["noise"]]
+    if not results:
+        return "No run of the present bench is committed. The figures below are of an older one."
     return report.headlines(max(results, key=lambda result: str(result["at"])))
 
 

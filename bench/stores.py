@@ -181,7 +181,7 @@ class PostgresBed:
         q, run, jobs, me = self._store._db, self._db.execute, 0, new_id()
         run("INSERT INTO worker VALUES (%s, 'raw', 'h', 1, 'b', NULL, '[]', 1, 1, '', 0, 0)", (me,))
         asked = {"queues": ["default"], "tasks": [task], "limit": batch, "most": batch, "even": True, "first": True}
-        asked |= {"worker": me, "try": 0, "lanes": None, "aside": False, "wall": None, "lease": None}
+        asked |= {"worker": me, "try": 0, "lanes": None, "row_locked": False, "wall": None, "lease": None}
         while True:
             claimed = run(q["claim"], {**asked, "claim_id": new_id()}, prepare=False).fetchone()
             rows = row_json.rows_from(claimed[-1] if claimed else "[]")

@@ -12,7 +12,7 @@ def test_a_small_plan_fits_and_opens_no_store(run: Run, folder: Path) -> None:
     for store in ("sqlite", "postgres"):
         found = run(*SMALL, "--store", store)
         assert "The plan fits" in found.stdout
-        assert "What to change" not in found.stdout
+        assert "Changes, " not in found.stdout
         assert "Costs were measured on" in found.stderr
     assert not list(folder.iterdir())
 
@@ -20,14 +20,14 @@ def test_a_small_plan_fits_and_opens_no_store(run: Run, folder: Path) -> None:
 def test_a_plan_that_is_too_large_names_its_bottleneck_and_what_to_change(run: Run) -> None:
     found = run(*LARGE, code=7)
     assert "The plan does not fit. First bottleneck: connections, full without any job." in found.stdout
-    changes = found.stdout.partition("What to change, one after the other:\n")[2].splitlines()
+    changes = found.stdout.partition("Changes, one after the other:\n")[2].splitlines()
     assert changes[0].startswith("  --workers ")
     assert ": fits, " in changes[-1]
 
 
 def test_what_is_advised_fits(run: Run) -> None:
     """The options that are printed are options of the command, with values that it takes."""
-    advised = run(*LARGE, code=7).stdout.partition("What to change, one after the other:\n")[2].splitlines()
+    advised = run(*LARGE, code=7).stdout.partition("Changes, one after the other:\n")[2].splitlines()
     options = [word for line in advised for word in line.partition(":")[0].split()]
     assert "The plan fits" in run(*LARGE, *options).stdout
 

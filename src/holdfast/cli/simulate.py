@@ -94,7 +94,9 @@ _USES = [
     metavar="X",
     help="The busiest minute, compared with the average of the day.",
 )
-@click.option("--slots", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Of each process.")
+@click.option(
+    "--slots", type=click.IntRange(1), default=20, show_default=True, metavar="N", help="Slots of each process."
+)
 @click.option(
     "--processes",
     type=click.IntRange(1),
@@ -136,7 +138,13 @@ _USES = [
     help="Share of the jobs that fail once and are retried.",
 )
 @click.option(
-    "--lease", "lease_s", type=Duration(), default="30s", show_default=True, metavar="TIME", help="Of the tasks."
+    "--lease",
+    "lease_s",
+    type=Duration(),
+    default="30s",
+    show_default=True,
+    metavar="TIME",
+    help="The lease of the tasks.",
 )
 @click.option(
     "--retention",
@@ -172,7 +180,7 @@ _USES = [
     default=200.0,
     show_default=True,
     metavar="MB",
-    help="What its disk writes in a second.",
+    help="The rate at which its disk can write.",
 )
 @click.option(
     "--sync-ms",
@@ -342,7 +350,7 @@ def _parts(costs: Costs, seen: Forecast) -> list[Column]:
 
 
 def _largest(seen: Forecast) -> list[Event]:
-    """Return what costs something, the dearest first."""
+    """Return the events that cost something, the dearest first."""
 
     def cores(event: Event) -> float:
         return seen.costs[event].store_us + seen.costs[event].client_us
@@ -362,7 +370,7 @@ def _conclude(seen: Forecast, better: list[Change]) -> None:
     if not better:
         say("No change of this plan helps; docs/scaling.md has more.")
         return
-    click.echo("What to change, one after the other:")
+    click.echo("Changes, one after the other:")
     for change in better:
         then = change.then
         fits = "fits" if then.has_headroom else "is tight" if then.fits else "does not fit yet"

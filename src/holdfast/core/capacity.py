@@ -1,4 +1,4 @@
-"""What a planned fleet will ask of its store: rates of events times measured costs, and the limit that comes first.
+"""The forecast of a planned fleet: rates of events times measured costs, and the limit that is reached first.
 
 `Plan` is what a person knows, `Costs` what `bench/capacity.py` has measured (core/costs.py), `Forecast` the answer.
 """
@@ -21,7 +21,7 @@ HEADROOM = 0.7  # a larger share of a processor makes jobs wait for it
 
 
 class Event(StrEnum):
-    """What happens in a fleet and costs something. Each is counted per second."""
+    """An event in a fleet that costs something. Each is counted per second."""
 
     STORED = "stored"  # a job's row is inserted
     ENQUEUE = "enqueue"  # a commit that stores one job or many
@@ -38,7 +38,7 @@ class Event(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one event costs. On SQLite the store works in the client's processes: then `store_us` is a part of
+    """The cost of one event. On SQLite the store works in the client's processes: then `store_us` is a part of
     `client_us`, during which nobody else can write."""
 
     store_us: float = 0.0  # CPU time of the server
@@ -60,7 +60,7 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What one kind of store was measured to cost."""
+    """The measured costs of one kind of store."""
 
     measured: str  # on which machine, and when
     one_writer: bool  # commits come one after the other, in the clients' processes
@@ -100,7 +100,7 @@ class Plan:
 
 
 class Limit(StrEnum):
-    """What a fleet can run out of."""
+    """A thing that a fleet can run out of."""
 
     SLOTS = "slots"
     STORE_CPU = "store_cpu"
@@ -118,7 +118,7 @@ class Limit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """How much of one thing the plan uses at its peak, and at how many jobs a day nothing would be left."""
+    """The use of one thing at the peak, and the jobs a day at which nothing would be left of it."""
 
     limit: Limit
     used: float
@@ -132,7 +132,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """What the plan asks for at its peak; sizes on disk are those of the average, once the retention has passed."""
+    """The needs of a plan at its peak; sizes on disk are those of the average, once the retention has passed."""
 
     jobs_s: float
     running: float  # jobs at the same time
@@ -161,7 +161,7 @@ class Forecast:
 
     @property
     def bottleneck(self) -> Use:
-        """What is full first when the work grows; what is too small for the plan already, if there is any."""
+        """The limit that is reached first when the work grows, or that the plan exceeds already."""
         return self.uses[0]
 
     @property
@@ -194,8 +194,8 @@ def forecast(plan: Plan, costs: Costs) -> Forecast:
 
 
 def advice(plan: Plan, costs: Costs) -> list[Change]:
-    """Return what to change for the plan to fit with headroom, each change made on top of those before. What wastes
-    nothing comes first: fewer workers and fewer commits before a larger server."""
+    """Return what to change for the plan to fit with headroom, each change made on top of those before. Savings come
+    first: fewer workers and fewer commits before a larger server."""
     now, found = _at_peak(plan, costs), list[Change]()
     for name, candidate in _CANDIDATES.items():
         field: dict[str, Any] = {name: candidate(plan, now, costs)}
@@ -217,7 +217,7 @@ def _strain(seen: Forecast) -> float:
 
 
 def _workers(plan: Plan, now: Forecast, costs: Costs) -> int | None:
-    """As many processes as the slots and the cores need, if the plan has more, or too few slots can be had."""
+    """Return how many processes the slots and the cores need, if the plan has another number."""
     wanted = max(1, math.ceil(now.running / plan.slots / HEADROOM))
     while _at_peak(replace(plan, workers=wanted), costs).worker_cores > wanted * HEADROOM:
         wanted = math.ceil(wanted * 1.25)
@@ -229,7 +229,7 @@ def _enqueue_batch(plan: Plan, now: Forecast, costs: Costs) -> float | None:
 
 
 def _processes(plan: Plan, now: Forecast, costs: Costs) -> int | None:
-    """Fewer supervisors, with more processes each."""
+    """Return more processes for each supervisor."""
     return min(plan.workers, 4) if plan.processes < min(plan.workers, 4) else None
 
 
