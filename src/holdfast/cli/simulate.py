@@ -75,7 +75,7 @@ _USES = [
     epilog="""
     holdfast simulate --workers 40 --jobs-per-day 5e6 --duration-ms 300
     holdfast simulate --workers 2000 --jobs-per-day 500e6 --duration-ms 300 --json
-    holdfast simulate --workers 4 --jobs-per-day 1e6 --duration-ms 9 --store sqlite
+    holdfast simulate --workers 4 --jobs-per-day 1e6 --duration-ms 9 --json
     """,
 )
 @click.option("--workers", type=click.IntRange(1), required=True, metavar="N", help="Worker processes.")
