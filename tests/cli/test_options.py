@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.cli.base import variable
 from holdfast.cli.main import COMMANDS, cli
-from holdfast.cli.types import Duration, Words
+from holdfast.cli.types import Duration, WordList
 from holdfast.core.machine import State
 from holdfast.stores.protocol import Store
 from tests.cli.conftest import Run, lose
@@ -230,11 +230,11 @@ def test_what_is_no_length_of_time(text: str) -> None:
 
 
 def test_words_with_commas() -> None:
-    assert Words().convert("mail, media,,mail", None, None) == ("mail", "media")
+    assert WordList().convert("mail, media,,mail", None, None) == ("mail", "media")
     with pytest.raises(click.BadParameter):
-        Words().convert(" , ", None, None)
+        WordList().convert(" , ", None, None)
     with pytest.raises(click.BadParameter, match="done"):
-        Words(("done", "dead")).convert("done,gone", None, None)
+        WordList(("done", "dead")).convert("done,gone", None, None)
 
 
 def test_completion_knows_commands_options_and_choices(run: Run) -> None:
