@@ -87,6 +87,8 @@ class AsyncApp:
     retry_from = _awaited(App.retry_from)
     fork = _awaited(App.fork)
     steps = _awaited(App.steps)
+    pause = _awaited(App.pause)
+    resume = _awaited(App.resume)
     reap = _awaited(App.reap)
     tick = _awaited(App.tick)
     close = _awaited(App.close)

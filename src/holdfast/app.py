@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from functools import partial
 from socket import gethostname
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, get_args, overload
@@ -17,8 +17,9 @@ from holdfast.closing import CLOSED, Closing
 from holdfast.continuity import PRODUCER, Continuity
 from holdfast.core import acts
 from holdfast.core.durations import iso
+from holdfast.core.limits import Setting, setting
 from holdfast.core.machine import State, States, states_named
-from holdfast.core.payload import JSON, LIMITS, Codec, decode_plain, decode_value, encode_value
+from holdfast.core.payload import JSON, Codec, decode_value, encode_value
 from holdfast.core.policy import Policy
 from holdfast.core.records import Filter, NewJob, Schedule, Signal, Step
 from holdfast.core.records import Job as Row
@@ -28,17 +29,19 @@ from holdfast.core.schedule import every
 from holdfast.core.text import check_storable
 from holdfast.core.verdict import Verdict
 from holdfast.enqueueing import ADD_AT_ONCE, EnqueueStream, OnProgress, StreamProgress, check_draft, store_many
-from holdfast.errors import IllegalMove, NotFound, PayloadError, Refused, UnknownTask, UsageError
+from holdfast.errors import IllegalMove, NotFound, Refused, UnknownTask, UsageError
 from holdfast.forks import importing
 from holdfast.hooks import Hook, HookKind, Hooks
 from holdfast.ids import new_id, new_job_id
 from holdfast.jobs import Job
 from holdfast.middleware import L, Middleware
+from holdfast.queues import pause_queue, resume_queue
 from holdfast.resources import Opener, Resources
+from holdfast.stored_calls import changed_payload, check_codec
 from holdfast.stores import fit, open_store
 from holdfast.stores.protocol import Reply, Store
 from holdfast.stores.urls import DEFAULT_URL, absolute_url
-from holdfast.tasks import Declare, Draft, JobOptions, Sender, Task, TaskOptions
+from holdfast.tasks import Declare, Draft, JobOptions, Sender, Task, TaskOptions, check_name
 from holdfast.workflow.definition import DeclareWorkflow, Workflow, WorkflowOptions
 from holdfast.workflow.values import signal_name
 
@@ -109,6 +112,7 @@ class App:
         self.alerts: tuple[Alert, ...] = ()
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: dict[str, Schedule] = {}
+        self.queues: dict[str, Setting] = {}  # the limits that it declares
         self.declared = False  # whether this program has declared its schedules in the store
         self._url = absolute_url(url if url is not None else os.environ.get("HOLDFAST_DB") or DEFAULT_URL)
         self._migrate = migrate
@@ -173,6 +177,25 @@ class App:
         The other arguments are those of `cron`.
         """
         self.cron(every(seconds), task, key=key, missed=missed)
+
+    def queue(
+        self,
+        name: str,
+        *,
+        limit: int | None = None,
+        group_limit: int | None = None,
+        rate: str | None = None,
+        burst: int = 1,
+    ) -> None:
+        """Declare the limits of a queue; see docs/limits.md. They are in force once a worker of this app has started.
+
+        limit: the most jobs of the queue that run at once, over all workers. group_limit: the most of each group. rate:
+        the most starts, such as "100/60s". burst: how many of these may come at once after a quiet time. A limit that
+        a person sets with `holdfast queues limit` wins.
+        """
+        given = {"limit": limit, "group_limit": group_limit, "rate": rate, "burst": None if burst == 1 else burst}
+        declared = setting(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+        self.queues = {**self.queues, check_name("queue", name): declared}
 
     @property
     def workflow(self) -> DeclareWorkflow:
@@ -517,6 +540,14 @@ class App:
         text = self._result_text(row, result) if said else None
         return self._move(row, acts.resolve(row, answer, now, actor=by, reason=note, result=text, steps=steps))
 
+    def pause(self, queue: str, *, group: str | None = None, until: datetime | None = None, by: str = "app") -> None:
+        """Start no jobs of a queue, or of a group in it, until an instant with a time zone, or `resume`."""
+        pause_queue(self.store, queue, group, until, by)
+
+    def resume(self, queue: str, *, group: str | None = None, by: str = "app") -> None:
+        """Let jobs of a queue, or of one group in it, start again."""
+        resume_queue(self.store, queue, group, by)
+
     def reap(self, *, grace_s: float = 0.0) -> Report:
         """Find attempts whose worker is lost, decide what becomes of their jobs, and report. Safe to run anywhere.
 
@@ -701,11 +732,12 @@ class App:
         new = NewJob(
             id=new_job_id(self.clock),
             task=row.task,
-            payload=self._payload(row, tuple(args), dict(kwargs or {})),
+            payload=changed_payload(self, row, tuple(args), dict(kwargs or {})),
             queue=row.queue,
             priority=row.priority,
             policy=row.policy,
             workflow=True,
+            group=row.group,
         )
         added = self.store.fork(new, id, row.fence, first.position, line)
         if added is None:
@@ -713,52 +745,19 @@ class App:
         self.store.wake()
         return self.get(added.id)
 
-    def _payload(self, row: Row, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        task = self.tasks.get(row.task)
-        if task is not None:
-            return task.change(row.payload, args, kwargs)
-        if args:
-            raise UsageError(f"this app has no workflow {row.task!r}: give its arguments by their names")
-        if not kwargs:
-            return row.payload
-        return encode_value({**self._arguments(row), **kwargs}, f"{row.task}: the arguments", codec=self.codec)
-
     def _check_children(self, row: Row, steps: list[Step], first: Step) -> None:
         """Raise if a child that the new one would wait for is still on its way: its end wakes the old one only."""
         for each in steps:
             if each.kind == "start" and each.position < first.position and each.result is not None:
-                self._check_codec(row)
+                check_codec(self, row)
                 child = self.store.get(str(decode_value(each.result, None, "a child", codec=self.codec)))
                 if child is not None and child.ended_at is None:
                     raise Refused(f"job {child.id}, which it started, is {child.state.value}; wait for its end")
 
     def _encoded(self, row: Row, value: Any, where: str) -> str:
         """Return an answer to a job as text that the job's own app can read."""
-        self._check_codec(row)
+        check_codec(self, row)
         return encode_value(value, where, codec=self.codec)
-
-    def _check_codec(self, row: Row) -> None:
-        if row.task not in self.tasks:
-            self._arguments(row)
-
-    def _arguments(self, row: Row) -> dict[str, Any]:
-        """Return a job's plain arguments. Raises `UsageError` if it was stored with another codec than this app has."""
-        plain = None
-        if self.codec is not JSON or not self._has_own_codec(row.task):
-            with contextlib.suppress(PayloadError):
-                plain = decode_plain(row.payload, "the arguments", LIMITS, self.codec, outer=1)
-        if isinstance(plain, dict):
-            return plain
-        raise UsageError(
-            f"job {row.id} was stored with another codec than this app has; its workers could not read what this app "
-            f"writes, so nothing was changed. Use the app that declares {row.task!r}: on the command line, "
-            "add --app MODULE:NAME"
-        )
-
-    def _has_own_codec(self, task: str) -> bool:
-        """Say whether living workers have another codec for this task than JSON; its text may still be JSON."""
-        known = (worker.tasks or {} for worker in self.store.workers())
-        return any(task in tasks and tasks[task].own_codec for tasks in known)
 
     def steps(self, id: str, *, aside: bool = False) -> list[Step]:
         """Return the recorded steps of a workflow, in their order; with `aside` also those that were set aside."""

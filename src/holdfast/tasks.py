@@ -14,6 +14,7 @@ from pathlib import PurePath
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
+from holdfast.core.limits import check_group
 from holdfast.core.payload import Signature, decode_value, encode_value
 from holdfast.core.policy import OnCrash, Policy, Retry
 from holdfast.core.records import NewJob
@@ -74,6 +75,7 @@ class JobOptions:
     delay_s: float = 0.0
     policy: Policy = field(default_factory=Policy)
     connection: Any = None
+    group: str | None = None
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -84,6 +86,8 @@ class JobOptions:
             )
         if self.key is not None and not callable(self.key):
             _check_key(self.key)
+        if self.group is not None:
+            check_group(self.group)
         if self.id is not None and not (isinstance(self.id, str) and _ID.fullmatch(self.id)):
             raise UsageError(f"id={self.id!r} must be 1 to 64 letters, digits or any of _ . : -")
 
@@ -150,6 +154,7 @@ class Sender(Generic[P, R]):
             delay_s=options.delay_s,
             policy=options.policy,
             workflow=task.is_workflow,
+            group=options.group,
         )
         return Draft(task, new, options.connection)
 
@@ -162,6 +167,7 @@ class Sender(Generic[P, R]):
         priority: int | None = None,
         queue: str | None = None,
         id: str | None = None,
+        group: str | None = None,
         retry: Retry | None = None,
         crashes_max: int | None = None,
         on_crash: OnCrash | None = None,
@@ -174,9 +180,10 @@ class Sender(Generic[P, R]):
 
         run_after: seconds from now, counted by the store's clock. run_at: an instant with a time zone; one that has
         passed means now. key: while a live job has it, an enqueue returns that job. priority: larger is sooner. id: the
-        caller's own, for repeating an enqueue whose answer was lost. connection: the caller's own, to the same store:
-        of the driver (`sqlite3`, `psycopg`), of SQLAlchemy or of Django. The job is stored by the transaction that is
-        open on it, and rolled back with it; if none is open, one is begun. With one that is awaited use `aenqueue`.
+        caller's own, for repeating an enqueue whose answer was lost. group: whose work it is, such as a tenant; groups
+        of a queue take turns, see docs/limits.md. connection: the caller's own, to the same store: of the driver
+        (`sqlite3`, `psycopg`), of SQLAlchemy or of Django. The job is stored by the transaction that is open on it, and
+        rolled back with it; if none is open, one is begun. With one that is awaited use `aenqueue`.
         The rest is as in `app.task`.
         """
         recovery = {"retry": retry, "crashes_max": crashes_max, "on_crash": on_crash}
@@ -187,7 +194,7 @@ class Sender(Generic[P, R]):
                 "declare them on the task: @app.task(retry=Retry(…))"
             )
         given = _given(**recovery, **times)
-        changes = _given(key=key, priority=priority, queue=queue, id=id, connection=connection)
+        changes = _given(key=key, priority=priority, queue=queue, id=id, group=group, connection=connection)
         if given:
             changes["policy"] = self._task.check_policy(dataclasses.replace(self._options.policy, **given))
         if run_after is not None or run_at is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from holdfast.core import acts
+from holdfast.core.limits import Limits, setting
 from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import Policy, Retry
 from holdfast.core.records import Event, Filter, Job, Lease, NewJob, Pulse, Worker
@@ -49,6 +51,7 @@ from tests.factory import delete, move
 MOMENT_S = 1 / 32
 QUEUES, TASKS, KEYS = ["a", "b"], ["t", "u"], [None, None, "k", "l"]
 LEASES_S = [1.5, 3.0]
+GROUPS = ["g", "h", "i"]
 DAY_S = 86_400.0  # a store forgets workers that are gone for longer; a run is shorter
 
 outcomes = st.sampled_from([
@@ -68,6 +71,10 @@ queues = st.sampled_from([["a", "b"], ["a", "b"], ["b", "a"], ["b"], []])
 tasks = st.sampled_from([["t", "u"], ["t", "u"], ["u"]])
 at_once = st.sampled_from([["cancel"], ["cancel"], ["revive"], ["hold", "retry"], ["done"], ["delete"]])
 some = st.sampled_from([1, 1, 2, 3])
+settings_of_a_queue = st.sampled_from([
+    *(setting(limit=1), setting(limit=3), setting(limit=2, group_limit=1), setting(group_limit=1)),
+    *(setting(rate="2/1s", burst=2), setting(limit=4, rate="1/0.5s"), setting(limit=50)),
+])  # fmt: skip
 rarely = st.sampled_from([False, False, False, True])
 
 
@@ -96,6 +103,7 @@ class Stores(RuleBasedStateMachine):
         self.kept: list[Job] = []  # every attempt that was given
         self.sights: dict[tuple[str, State, int], Job] = {}  # every state and fence that a row has had
         self.numbers = iter(range(1_000_000))
+        self.most: dict[tuple[str, str | None], int] = {}  # how many ran at the last look, by queue and group
 
     def open_second(self) -> Store:
         """Open the other store, with nothing in it."""
@@ -289,6 +297,28 @@ class Stores(RuleBasedStateMachine):
             self.agree(lambda store, _: store.retire("nobody", "swept", under=duty))
             self.agree(lambda store, _: store.resign(duty, holder if seconds > 1.5 else None))
 
+    @rule(queue=st.sampled_from(QUEUES), held=settings_of_a_queue, declared=rarely)
+    def limit(self, queue: str, declared: bool, **given: Any) -> None:
+        self.agree(lambda store, _: store.limit(queue, given["held"], declared=declared, actor="ann"))
+
+    @rule(queue=st.sampled_from(QUEUES), group=st.sampled_from([None, *GROUPS]), paused=st.booleans(),
+          pause_s=st.sampled_from([None, 0.5, 1.5]))  # fmt: skip
+    def pause(self, queue: str, group: str | None, paused: bool, pause_s: float | None) -> None:
+        until = None if pause_s is None else self.clock.wall() + pause_s
+        self.agree(lambda store, _: store.pause(queue, paused, group=group, until=until, actor="bob"))
+
+    @rule(queue=st.sampled_from(QUEUES), held=settings_of_a_queue, groups=st.lists(st.sampled_from([None, *GROUPS]),
+          min_size=2, max_size=6), worker=workers, limit=st.integers(1, 4), policy=policies)  # fmt: skip
+    def claim_by_turns(
+        self, queue: str, groups: list[str | None], worker: str, limit: int, policy: Policy, **given: Any
+    ) -> None:
+        """Jobs with groups only where limits are: elsewhere each worker of a real server turns for itself."""
+        self.agree(lambda store, _: store.limit(queue, given["held"], actor="ann"))
+        self._add([self._new(policy, queue=queue, group=group) for group in groups])
+        for many in (1, limit):
+            self._claim(worker, queues=[queue], tasks=["t"], limit=many, ahead=2)
+        self.agree(lambda store, _: sorted(job.id for job in store.ghosts(QUEUES)))
+
     @rule(seconds=st.sampled_from([MOMENT_S, 0.5, 1.0, *LEASES_S]))
     def wait(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -356,7 +386,20 @@ class Stores(RuleBasedStateMachine):
         self.agree(lambda store, _: sorted(store.workers(gone=True), key=lambda worker: worker.id))
         self.agree(lambda store, _: sorted((found.worker.id, found.evidence) for found in store.vanished()))
         self.agree(lambda store, _: store.paused())
+        self._limits_hold()
         assert self.memory.check() == []
+
+    def _limits_hold(self) -> None:
+        """Only a claim raises the number of places, and never above the limit. One that was lowered may be exceeded."""
+        set_for = {queue.name: queue.limits for queue in self.agree(lambda store, _: store.queues())}
+        running = self.memory.find(Filter(states=(State.RUNNING,), limit=10_000))
+        for queue in QUEUES:
+            held, now = set_for.get(queue, Limits()), [job for job in running if job.queue == queue]
+            groups = Counter(job.group for job in now)
+            for name, most in ((None, held.limit), *((group, held.group_limit) for group in GROUPS)):
+                number, key = len(now) if name is None else groups[name], (queue, name)
+                assert most is None or number <= max(most, self.most.get(key, 0))
+                self.most[key] = number
 
     # What most runs want more of: a rule is drawn as often as it has names.
     more_starts, more_claims, more_settles, still_more_settles, more_losses = start, claim, settle, settle, lose

@@ -722,6 +722,7 @@ NOT_AWAITED = {
     "on",
     "on_worker_start",
     "on_worker_stop",
+    "queue",
     "resource",
     "store",
     "task",

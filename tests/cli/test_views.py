@@ -25,7 +25,7 @@ from tests.cli.conftest import PAST_S, Run, lose
 from tests.factory import EXPIRED, add, claim, delete, enrol, job_in, make_job, park, row, settle, start, start_flow
 
 JOB = {
-    *("id", "task", "queue", "state", "attempt", "fence", "failures", "crashes"),
+    *("id", "task", "queue", "group", "state", "attempt", "fence", "failures", "crashes"),
     *("created_at", "run_at", "ended_at", "worker", "lease_until"),
     *("error", "stop_reason", "rollback_cause", "result", "progress"),
 }
@@ -38,6 +38,7 @@ WORKER = {
 }
 QUEUE = {
     *("queue", "paused", "served", "unserved", "missing", "unroused", "oldest_due_s", "oldest_served_s"),
+    *("limit", "group_limit", "rate", "burst", "paused_until", "paused_groups"),
     *map(str, State),
 }
 

@@ -118,7 +118,10 @@ def test_a_plan_from_when_there_was_nothing_serves_a_full_table(server: Postgres
             for name in ("claim", "due"):
                 cursor.execute(store._hot[name], VALUES[name], prepare=True)
             server.execute(FILL.replace("plans.", "plans_anew."))
-            server.execute("INSERT INTO plans_anew.worker VALUES ('w', '', '', 1, '', NULL, '[]', 1, 1, '', 0, 0)")
+            server.execute(
+                "INSERT INTO plans_anew.worker (id, name, host, pid, boot_id, queues, slots, beat_s, version, schema,"
+                " started_at, beat_at) VALUES ('w', '', '', 1, '', '[]', 1, 1, '', 99, 0, 0)"
+            )
             with db.transaction():
                 for name in ("claim", "due"):
                     cursor.execute(store._hot[name], VALUES[name], prepare=True)

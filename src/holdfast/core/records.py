@@ -35,6 +35,9 @@ EventKind = Literal[
     "signalled",
     "moved",
     "warning",
+    "limited",
+    "paused",
+    "resumed",
 ]
 StepKind = Literal[
     "step",
@@ -98,6 +101,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     policy: Policy = Policy()
     workflow: bool = False
     parent: str | None = None  # the workflow that started it, and is woken by its end
+    group: str | None = None  # whose work it is: groups of a queue take turns
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -156,6 +160,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     releases: int = 0  # how often in a row it has come back at no cost after its handler had begun
     stop_reason: StopReason | None = None  # why it is held, dead or rolled back, apart from its error
     rollback_cause: str | None = None  # why it is rolled back, once its error is that of an undo
+    group: str | None = None
 
     @property
     def lease(self) -> Lease:

@@ -32,21 +32,19 @@ def first_row(new: NewJob, wall: float) -> Job:
         lease_s=policy.lease_s, beat_s=policy.beat_every_s,
         timeout_s=policy.timeout_s, stall_s=policy.stall_s, error=None, result=None,
         progress=None, note=None, ended_at=None, log=None, moved_at=None, workflow=new.workflow, parent=new.parent,
+        group=new.group,
     )  # fmt: skip
 
 
-def fair(jobs: Sequence[Job], queues: Sequence[str], limit: int) -> list[Job]:
-    """Choose up to `limit`: an even share for every queue; the order of `queues` decides about the rest."""
-    best_first = sorted(jobs, key=lambda job: (-job.priority, job.run_at))  # stable: first come stays first
-    lanes = {queue: [job for job in best_first if job.queue == queue] for queue in queues}
-    chosen: list[Job] = []
-    for place, lane in enumerate(lanes.values()):
-        share = limit // len(lanes) + (place < limit % len(lanes))
-        chosen += lane[:share]
-        del lane[:share]
-    for lane in lanes.values():
-        chosen += lane[: limit - len(chosen)]
-    return chosen
+def in_order(jobs: Iterable[Job]) -> list[Job]:
+    """Return jobs, given in the order in which they came, in the order in which they are claimed."""
+    return sorted(jobs, key=lambda job: (-job.priority, job.run_at))  # stable: first come stays first
+
+
+def shares(queues: Sequence[str], limit: int) -> list[tuple[str, int]]:
+    """Return how many jobs to take from each queue: an even share first, and then what is left, in their order."""
+    even, odd = divmod(limit, max(1, len(queues)))
+    return [(queue, even + (place < odd)) for place, queue in enumerate(queues)] + [(queue, limit) for queue in queues]
 
 
 def apply_claim(job: Job, worker_id: str, claim_id: str, now: Moment, started: bool) -> Job:

@@ -55,6 +55,7 @@ from holdfast.insight.views import (
     job_story,
     job_view,
     lease_end,
+    limits_view,
     locked_rows,
     near_tasks,
     queue_views,

@@ -9,6 +9,7 @@ from shlex import quote
 from msgspec.structs import replace
 
 from holdfast.core.durations import at_most, duration
+from holdfast.core.limits import why_limited, why_paused
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Job, Moment, Step, nobody_has
 from holdfast.core.replay import asked_about, to_undo
@@ -18,6 +19,7 @@ from holdfast.insight.format import ago, first_line
 from holdfast.insight.health import enqueued_ahead_s, health
 from holdfast.insight.steps import awaited, awaited_things, awaited_time, between_tries, failed_tries, named, steps_of
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
+from holdfast.queues import queue_named
 from holdfast.stores.protocol import Store
 
 FIX_CODE = "Bring back the code that fits, declared with its old version=, or fix this one; then continue."
@@ -175,8 +177,10 @@ def _why_ready(store: Store, job: Job, now: Moment) -> Explanation:
 
 def _obstacle(store: Store, job: Job, now: Moment) -> tuple[str, tuple[tuple[str, str], ...]]:
     """Say why no worker would claim a job that is due, and what would change that; nothing if one would."""
-    if job.queue in store.paused():
-        return f" Its queue, {job.queue}, is paused.", (("let it run", f"holdfast queues resume {job.queue}"),)
+    set_for = queue_named(store, job.queue)
+    if (why := why_paused(set_for, job, now.wall)) is not None:
+        group = "" if set_for.is_paused(now.wall) else f" --group {quote(job.group or '')}"
+        return f" {why}", (("let it run", f"holdfast queues resume {quote(job.queue)}{group}"),)
     alive = [worker for worker in store.workers() if worker.is_alive(now.wall)]
     claiming = [worker for worker in alive if not worker.stopping]
     served = any(job.queue in worker.queues for worker in claiming)
@@ -189,6 +193,10 @@ def _obstacle(store: Store, job: Job, now: Moment) -> tuple[str, tuple[tuple[str
     if not served:
         queues = f" --queues {quote(job.queue)}" if claiming else ""
         return f" No worker serves its queue, {job.queue}.{leaving}", (("start one", f"holdfast worker APP{queues}"),)
+    if job.state is State.READY and job.run_at <= now.wall and set_for.limits.any:
+        why = why_limited(set_for, job, store.places(job.queue, job.group), now.wall)
+        if why is not None:
+            return f" {why}", (("see its limits", f"holdfast queues limit {quote(job.queue)}"),)
     return "", ()
 
 

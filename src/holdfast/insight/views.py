@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.core.autopsy import lines_of
 from holdfast.core.durations import iso
+from holdfast.core.limits import Queue, is_in_force
 from holdfast.core.machine import State, Transition
 from holdfast.core.records import DueWaits, Event, Filter, Job, Moment, Worker, nobody_has
 from holdfast.errors import StoreError, StoreReadOnly, StoreTimeout
@@ -43,6 +44,7 @@ def job_view(job: Job, now: Moment, names: Names | None = None) -> dict[str, Any
         "id": job.id,
         "task": job.task,
         "queue": job.queue,
+        "group": job.group,
         "state": job.shown_state(now.wall),
         "attempt": job.attempt,
         "fence": job.fence,
@@ -303,8 +305,9 @@ def queue_views(store: Store) -> list[dict[str, Any]]:
     counts, paused, due_waits, now = store.counts(), set(store.paused()), store.due_waits(), store.now()
     living = [worker for worker in store.workers() if worker.claims(now.wall)]
     served = {queue for worker in living for queue in worker.queues}
+    set_for = {queue.name: queue for queue in store.queues()}
     views = []
-    for queue in sorted({*counts, *paused, *served}):
+    for queue in sorted({*counts, *paused, *served, *(name for name, each in set_for.items() if each.limits.any)}):
         jobs = counts.get(queue, {})
         waits = [each for each in due_waits if each.queue == queue]
         due = _due(store, queue, now.wall, queue in paused, living) if jobs.get(State.READY) else _Due()
@@ -320,9 +323,24 @@ def queue_views(store: Store) -> list[dict[str, Any]]:
                 **{state.value: jobs.get(state, 0) for state in State},
                 "oldest_due_s": _since(due.oldest, now.wall),
                 "oldest_served_s": _since(due.oldest_served, now.wall),
+                **limits_view(set_for.get(queue) or Queue(name=queue), now.wall),
             }
         )
     return views
+
+
+def limits_view(queue: Queue, wall: float) -> dict[str, Any]:
+    """Show the limits that are in force for a queue, and what is paused."""
+    held = queue.limits
+    groups = {name: iso(until) for name, until in queue.paused_groups.items() if is_in_force(until, wall)}
+    return {
+        "limit": held.limit,
+        "group_limit": held.group_limit,
+        "rate": None if held.rate is None else str(held.rate),
+        "burst": held.burst,
+        "paused_until": iso(queue.paused_until) if queue.is_paused(wall) else None,
+        "paused_groups": groups,
+    }
 
 
 def totals(store: Store) -> dict[str, int]:

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
+from holdfast.core.limits import Places, Queue, Setting
 from holdfast.core.machine import State
 from holdfast.core.records import (
     BeatReply,
@@ -211,6 +212,11 @@ class Store(Protocol):
         `limit` before any gets more; the order of `queues` decides who gets the odd one. Jobs of other tasks and of
         paused queues stay where they are. Only jobs with on_crash="retry" are taken `ahead`; they come back with
         `started` False. Setting the lease, raising the fence and counting the attempt are one statement.
+        Groups of one queue and priority take turns, and jobs without a group take one turn together; within a turn the
+        order is as above. At no commit do more attempts of a queue run than its `limit`, or more of a group in it than
+        its `group_limit`, unless they ran before the limit was set; running rows are counted, those whose lease has run
+        out included. A `rate` counts every claimed job; a repeated claim counts none. Nothing is taken `ahead` from a
+        queue with a limit or a rate. A group that is full or paused is passed over.
         The caller makes `claim_id`; a repeated claim with it returns the same jobs and takes no more.
         Raises `WorkerGone`, and gives nothing, when the worker is not enrolled or was marked gone.
         """
@@ -315,6 +321,13 @@ class Store(Protocol):
         """Return those of the jobs whose rows another transaction has locked at this moment. Changes nothing."""
         ...
 
+    def ghosts(self, queues: Sequence[str]) -> list[Job]:
+        """Return the overdue jobs, at most 100, that hold places of these queues: of those that have limits.
+
+        Only reads. Their places are free once a reaper has settled them, and not before.
+        """
+        ...
+
     def deadline(self) -> float | None:
         """Return the earliest lease end of all running jobs, on the lease clock; None when nothing runs."""
         ...
@@ -386,8 +399,27 @@ class Store(Protocol):
         """
         ...
 
-    def pause(self, queue: str, paused: bool) -> None:
-        """Stop or resume claims from a queue. Running jobs go on."""
+    def pause(
+        self,
+        queue: str,
+        paused: bool,
+        *,
+        group: str | None = None,
+        until: float | None = None,
+        actor: str | None = None,
+    ) -> None:
+        """Stop or resume claims from a queue, or of a group in it, `until` a wall time or until it is resumed.
+
+        Running jobs go on. A change is written to the journal, under the job id "".
+        """
+        ...
+
+    def limit(self, queue: str, setting: Setting, *, declared: bool = False, actor: str | None = None) -> None:
+        """Set the limits of a queue: those that an app has `declared`, or those that a person chooses, which win.
+
+        Limits that the setting does not name are taken back. It is in force when the call returns, for every claim that
+        has not been answered by then; what runs already counts. A change is written to the journal, as by `pause`.
+        """
         ...
 
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
@@ -484,6 +516,14 @@ class Store(Protocol):
         """Return the names of paused queues."""
         ...
 
+    def queues(self) -> list[Queue]:
+        """Return what is set for queues, by name. A queue for which nothing was ever set is left out."""
+        ...
+
+    def places(self, queue: str, group: str | None = None) -> Places:
+        """Return how many attempts of the queue run, and how many of the group in it."""
+        ...
+
     def unserved(self, queues: Sequence[str], tasks: Sequence[str]) -> Mapping[str, int]:
         """Return due jobs in these queues whose task is not among `tasks`: task name and how many (at most 1,000)."""
         ...
@@ -492,6 +532,9 @@ class Store(Protocol):
 
     def due(self, queues: Sequence[str], tasks: Sequence[str], *, sleeps: bool = False) -> float | None:
         """Return the earliest run_at (wall) of the jobs that a claim could give; None when there are none.
+
+        For a queue that is paused until an instant, or has a rate, nothing is earlier than its pause and its next
+        permit. Limits, and groups that are full or paused, are not looked at.
 
         `sleeps`: the caller is a worker that calls `wait` next if nothing is due. Where producers have to send hints,
         the store tells them that a worker sleeps: a job that is committed from now on ends that `wait`.

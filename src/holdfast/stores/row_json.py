@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Standing
+from holdfast.core.limits import Queue, Setting
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.policy import Policy
 from holdfast.core.records import (
@@ -41,7 +42,10 @@ _jobs = msgspec.json.Decoder(list[Job], strict=False, dec_hook=from_row)  # not 
 _job = msgspec.json.Decoder(Job, strict=False, dec_hook=from_row)
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 _published = msgspec.json.Decoder(dict[str, Published])
+_instants = msgspec.json.Decoder(dict[str, float | None])
 _counts = msgspec.json.Decoder(list[tuple[str, int]])
+
+_settings = msgspec.json.Decoder(Setting)
 
 rows_from = msgspec.json.Decoder(list[list[Any]]).decode  # of anything
 names_from = msgspec.json.Decoder(list[str]).decode
@@ -71,6 +75,11 @@ def _readable(text: str) -> Iterator[Job]:
 def floats_from(text: str) -> dict[str, float]:
     """Read a float for each name, written bit by bit: no setting of a server can round it."""
     return {name: struct.unpack("!d", bytes.fromhex(bits))[0] for name, bits in rows_from(text)}
+
+
+def instants_from(text: str) -> dict[str, float | None]:
+    """Read an instant for each name."""
+    return _instants.decode(text)
 
 
 def counts_from(text: str) -> dict[str, int]:
@@ -140,7 +149,7 @@ def new_job(job: NewJob) -> list[Any]:
     return [
         *(job.id, job.task, job.queue, job.payload, job.key, job.priority, job.run_at, job.delay_s),
         *policy(job.policy),
-        *(job.workflow, job.parent),
+        *(job.workflow, job.parent, job.group),
     ]
 
 
@@ -241,6 +250,36 @@ def move(one: Move) -> list[Any]:
         *(verdict.rollback_cause, verdict.result, verdict.rolling_back, verdict.cancel_requested),
         *(verdict.undo_requested, verdict.open_step, verdict.priority, verdict.fresh_budgets, verdict.raises_fence),
     ]
+
+
+def queue(one: Queue) -> dict[str, Any]:
+    """Flatten what is set for a queue; groups that are paused have rows of their own."""
+    texts = {"declared": encode(one.declared).decode(), "chosen": encode(one.chosen).decode()}
+    return {"queue": one.name, "paused": one.paused, "paused_until": one.paused_until, **texts}
+
+
+def queues_from(text: str) -> list[Queue]:
+    """Read what is set for queues, by name. A setting that cannot be read counts as one that says nothing."""
+    return [] if text == "[]" else sorted(map(_queue_from, rows_from(text)), key=lambda queue: queue.name)
+
+
+def _queue_from(row: list[Any]) -> Queue:
+    name, paused, paused_until, groups, declared, chosen, booked_until, grouped = row
+    return Queue(
+        name=name,
+        paused=bool(paused),
+        paused_until=paused_until,
+        paused_groups=groups or {},
+        declared=_setting(declared),
+        chosen=_setting(chosen),
+        booked_until=booked_until,
+        grouped=bool(grouped),
+    )
+
+
+@lru_cache(maxsize=1000)
+def _setting(text: str) -> Setting:
+    return _settings.decode(text)
 
 
 def journal_lines(job_id: str, fence: int, worker: str | None, events: Iterable[NewEvent]) -> list[list[Any]]:

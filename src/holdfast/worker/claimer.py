@@ -120,7 +120,9 @@ class Claimer:
                     jobs = self._claim(asked_as, claim_id, asked_at, limit, ahead)
                     claim_id, asked_at = new_id(), None  # only after an answer: a lost one is asked for again
                     guessed, likely = likely, bool(jobs)
-                    if not jobs and not guessed:  # due, but another transaction has it, or it must not wait for a slot
+                    if not jobs and limit and self._sweep.settle_ghosts(self._queues):
+                        continue
+                    if not jobs and not guessed:  # due, but another has it, its queue is full, or it needs a free slot
                         self._pause_s = min(max(0.005, self._pause_s * 2), POLL_S if limit else SLOT_S)
                     if jobs:
                         self._pause_s = 0.0

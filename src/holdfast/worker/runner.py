@@ -14,6 +14,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from holdfast.closing import Work
@@ -44,6 +45,7 @@ from holdfast.errors import (
 from holdfast.forks import ForkGuard
 from holdfast.ids import new_id
 from holdfast.interrupts import shield_logging
+from holdfast.queues import declare_limits
 from holdfast.reaper import Reaper
 from holdfast.reaper_service import in_worker
 from holdfast.service import Service
@@ -136,9 +138,10 @@ class Runner:
         limits = TimeLimits(clock, self._heartbeat.all, self._overran, self._abandon)
         self._time_limits = Service("holdfast-time-limits", limits.look, clock, log, LOOK_S, jitter=0.0)
         self._flows = WorkflowRuntime(app, store, clock, self._context, self._broke)
-        reaper = Reaper(store, clock, hooks=app.hooks, grace_s=options.grace_s, name=self.name)
+        make_reaper = partial(Reaper, store, clock, hooks=app.hooks, grace_s=options.grace_s, name=self.name)
+        reaper = make_reaper()
         self._reaper_thread = in_worker(reaper, store, clock, app.hooks, self._stopping, options.grace_s)
-        self._sweep = Sweep(reaper, store, clock, only_pass=until_idle)
+        self._sweep = Sweep(reaper, store, clock, make_reaper, only_pass=until_idle)
         self._slots = Slots(
             *(options, clock, self._heartbeat, self._settler, self._continuity, task_locator, self._context),
             *(self._flows, self._broke),
@@ -228,6 +231,7 @@ class Runner:
             self._slots.loop.run(called)
 
     def _begin(self) -> None:
+        self._until_it_works(lambda: declare_limits(self._store, self._app.queues))
         self._until_it_works(self._enroll)
         self._until_it_works(lambda: self._continuity.look(self.worker_id))
         self._heartbeat.start(self._broke)  # first: to settle what very many dead workers left takes its time

@@ -1,8 +1,9 @@
-"""The recovery that a worker runs before its first claim: it settles the jobs that dead workers left."""
+"""The recovery that a worker runs before its first claim, and when lost attempts hold the places that it needs."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 
 from holdfast.clock import Clock
 from holdfast.core.recovery import SECOND_LOOK_S
@@ -11,12 +12,20 @@ from holdfast.stores.protocol import Store
 
 log = logging.getLogger("holdfast.worker")
 
+GHOSTS_S = 0.5  # how often to look for lost attempts that hold places, while nothing can be claimed
+
 
 class Sweep:
-    """`only_pass`: no reaper runs after it, as in a tick. The sweep then looks again while a death is in doubt."""
+    """`only_pass`: no reaper runs after it, as in a tick. The sweep then looks again while a death is in doubt.
+    `another`: makes a reaper like the first one, which the worker's own thread uses by then.
+    """
 
-    def __init__(self, reaper: Reaper, store: Store, clock: Clock, *, only_pass: bool) -> None:
+    def __init__(
+        self, reaper: Reaper, store: Store, clock: Clock, another: Callable[[], Reaper], *, only_pass: bool
+    ) -> None:
         self._reaper = reaper
+        self._another = another
+        self._ghosts_at = float("-inf")
         self._store = store
         self._clock = clock
         self._only_pass = only_pass
@@ -46,3 +55,18 @@ class Sweep:
         self.recovered += self._reaper.once().recovered
         now, recheck_s = self._clock.lease(), self._reaper.observed.recheck_s
         self._look_at = now + min(recheck_s, LOOK_S) if recheck_s and now < self._give_up_at else None
+
+    def settle_ghosts(self, queues: Sequence[str]) -> bool:
+        """Settle the lost attempts that hold places of these queues, if there are any; say whether one was settled.
+
+        A resident reaper of the fleet does so as well. This worker needs the places now, and the fleet may have none.
+        """
+        now = self._clock.lease()
+        if now - self._ghosts_at < GHOSTS_S:
+            return False
+        self._ghosts_at = now
+        if not self._store.ghosts(queues):
+            return False
+        recovered = self._another().complete(within_s=SECOND_LOOK_S).recovered
+        self.recovered += recovered
+        return recovered > 0

@@ -20,9 +20,10 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.core import transitions
+from holdfast.core import limits, transitions
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
+from holdfast.core.limits import GHOSTS_MAX, UNGROUPED, Group, Places, Queue, Setting
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.records import (
     BeatReply,
@@ -97,7 +98,9 @@ class MemoryStore:
         self._workers: dict[str, Worker] = {}  # in the order in which they enrolled
         self._events: dict[str, list[Event]] = {}  # by job
         self._seqs = itertools.count(1)
-        self._paused: set[str] = set()
+        self._queues: dict[str, Queue] = {}  # what was set for queues
+        self._saw_all = True  # whether the claim at work has looked at all groups
+        self._cursors: dict[tuple[str, int], str] = {}  # by queue and priority: the group that had the last turn
         self._incarnation = 1
         self._accepted_at = 0.0
         self._removals = 0
@@ -123,6 +126,8 @@ class MemoryStore:
             there = self._jobs.get(new.id) or self._holder(new.key)
             if there is None:
                 self._jobs[new.id] = transitions.first_row(new, wall)
+                if new.group is not None and not self._queue(new.queue).grouped:
+                    self._queues[new.queue] = replace(self._queue(new.queue), grouped=True)
             answers.append(Added(there.id if there else new.id, there is not None))
         self.wake()
         return answers
@@ -141,16 +146,81 @@ class MemoryStore:
         if given := [job for job in self._held_by(worker_id) if job.claim_id == claim_id]:
             return given  # the answer was lost
         now = self.now()
-        open_queues = [queue for queue in queues if queue not in self._paused]
+        open_queues = [name for name in dict.fromkeys(queues) if not self._queue(name).is_paused(now.wall)]
 
         def take(most: int, *, started: bool) -> list[Job]:
-            due = [job for job in self._ready(open_queues) if job.task in tasks and job.run_at <= now.wall]
-            # The only policy that a claim looks at: a job claimed ahead may be lost before it starts.
-            willing = [job for job in due if started or job.on_crash == "retry"]
-            chosen = transitions.fair(willing, open_queues, most)
-            return [self._put(transitions.apply_claim(job, worker_id, claim_id, now, started)) for job in chosen]
+            taken: list[Job] = []
+            for name, share in transitions.shares(open_queues, most):
+                wanted = min(share, most - len(taken))
+                ready = [job for job in self._ready([name]) if job.task in tasks]
+                # The only policy that a claim looks at: a job claimed ahead may be lost before it starts.
+                willing = [job for job in ready if started or job.on_crash == "retry"]
+                if self._queue(name).takes_turns:
+                    chosen = self._by_turns(self._queue(name), willing, wanted, now.wall, started=started)
+                else:
+                    chosen = transitions.in_order(job for job in willing if job.run_at <= now.wall)[:wanted]
+                taken += [self._put(transitions.apply_claim(job, worker_id, claim_id, now, started)) for job in chosen]
+            return taken
 
-        return take(limit, started=True) + take(ahead, started=False)
+        for _ in range(limits.REPEATS_MAX):
+            self._saw_all = True
+            taken = take(limit, started=True)
+            taken += take(ahead, started=False) if len(taken) == limit else []
+            if taken or self._saw_all:
+                break
+        return taken
+
+    def _by_turns(self, queue: Queue, willing: Sequence[Job], wanted: int, wall: float, *, started: bool) -> list[Job]:
+        """Choose among the willing jobs of a queue, and move its cursors and its rate on."""
+        held = queue.limits
+        if held.any and not started:
+            return []
+        free = limits.room(held, self.places(queue.name).queue, queue.booked_until, wall, wanted)
+        running = Counter(job.group for job in self._running() if job.queue == queue.name)
+        chosen: list[Job] = []
+        for priority in sorted({job.priority for job in self._ready([queue.name])}, reverse=True):
+            left = free - len(chosen)
+            lane = [job for job in self._ready([queue.name]) if job.priority == priority]
+            open_groups, walked = self._walk(queue, lane, running, left, wall)
+            due: dict[str, list[Job]] = {}
+            for job in transitions.in_order(job for job in willing if job.priority == priority):
+                if job.run_at <= wall:
+                    due.setdefault(job.group or UNGROUPED, []).append(job)
+            turns = list(limits.take_turns(open_groups, due, left))
+            cursor = self._cursors.get((queue.name, priority), UNGROUPED)
+            names = [name for name, _ in turns]
+            whole = limits.saw_all(len(open_groups), len(walked), left)
+            last = walked[-1] if walked else None
+            self._cursors[queue.name, priority] = limits.next_cursor(cursor, names, left, last, whole=whole)
+            running.update(name for name in names if name != UNGROUPED)
+            chosen += [job for _, job in turns]
+            self._saw_all = self._saw_all and whole
+        if held.rate is not None:
+            mark = limits.mark_after(held.rate, held.burst, queue.booked_until, wall, len(chosen))
+            self._queues[queue.name] = replace(queue, booked_until=queue.booked_until if mark is None else mark)
+        return chosen
+
+    def _walk(
+        self, queue: Queue, lane: Sequence[Job], running: Mapping[str | None, int], free: int, wall: float
+    ) -> tuple[list[Group], list[str]]:
+        """Look at the groups of one priority in the order of their turns, until enough of them are open."""
+        first: dict[str, float] = {}
+        for job in lane:
+            name = job.group or UNGROUPED
+            first[name] = min(job.run_at, first.get(name, job.run_at))
+        most = queue.limits.group_limit
+        names = limits.walk(list(first), self._cursors.get((queue.name, lane[0].priority), UNGROUPED))
+        found: list[Group] = []
+        walked: list[str] = []
+        for name in names:
+            if free <= 0 or not limits.saw_all(len(found), len(walked), free):
+                break
+            walked.append(name)
+            places = None if most is None or name == UNGROUPED else most - running[name]
+            is_due = name in first and first[name] <= wall
+            if is_due and not queue.is_group_paused(name, wall) and (places is None or places > 0):
+                found.append(Group(name, places))
+        return found, walked
 
     def beat(
         self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
@@ -217,6 +287,10 @@ class MemoryStore:
 
     def locked(self, job_ids: Sequence[str]) -> list[str]:
         return []
+
+    def ghosts(self, queues: Sequence[str]) -> list[Job]:
+        overdue = self.overdue(limit=len(self._jobs))
+        return [job for job in overdue if job.queue in queues and self._queue(job.queue).limits.counts][:GHOSTS_MAX]
 
     def deadline(self) -> float | None:
         return min(map(transitions.lease_end, self._running()), default=None)
@@ -290,8 +364,24 @@ class MemoryStore:
             keys.add(job.key)
         return Reply.ACCEPTED
 
-    def pause(self, queue: str, paused: bool) -> None:
-        (self._paused.add if paused else self._paused.discard)(queue)
+    def pause(
+        self,
+        queue: str,
+        paused: bool,
+        *,
+        group: str | None = None,
+        until: float | None = None,
+        actor: str | None = None,
+    ) -> None:
+        self._set(self._queue(queue), limits.with_pause(self._queue(queue), paused, group, until), actor)
+
+    def limit(self, queue: str, setting: Setting, *, declared: bool = False, actor: str | None = None) -> None:
+        self._set(self._queue(queue), limits.with_setting(self._queue(queue), setting, declared=declared), actor)
+
+    def _set(self, before: Queue, after: Queue, actor: str | None) -> None:
+        self._queues[after.name] = after
+        for event in limits.events(before, after, actor):
+            self._write("", event, 0, None)
         self.wake()
 
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
@@ -393,7 +483,15 @@ class MemoryStore:
         ]
 
     def paused(self) -> list[str]:
-        return sorted(self._paused)
+        wall = self._clock.wall()
+        return sorted(queue.name for queue in self._queues.values() if queue.is_paused(wall))
+
+    def queues(self) -> list[Queue]:
+        return [self._queues[name] for name in sorted(self._queues)]
+
+    def places(self, queue: str, group: str | None = None) -> Places:
+        running = [job for job in self._running() if job.queue == queue]
+        return Places(len(running), sum(group is not None and job.group == group for job in running))
 
     def unserved(self, queues: Sequence[str], tasks: Sequence[str]) -> Mapping[str, int]:
         due = [job for job in self._ready(queues) if job.run_at <= self._clock.wall()]
@@ -402,8 +500,10 @@ class MemoryStore:
     # ------------------------------------------------------------------------------------ hints and house
 
     def due(self, queues: Sequence[str], tasks: Sequence[str], *, sleeps: bool = False) -> float | None:
-        open_queues = [queue for queue in queues if queue not in self._paused]
-        return min((job.run_at for job in self._ready(open_queues) if job.task in tasks), default=None)
+        wall = self._clock.wall()
+        opens = {name: at for name in queues if (at := self._queue(name).opens_at(wall)) is not None}
+        ready = (job for job in self._ready(list(opens)) if job.task in tasks)
+        return min((max(job.run_at, opens[job.queue]) for job in ready), default=None)
 
     def wait(self, timeout_s: float) -> bool:
         return self._hints.wait(self._clock, timeout_s)
@@ -475,6 +575,9 @@ class MemoryStore:
         self.wake()
 
     # ------------------------------------------------------------------- what several verbs have in common
+
+    def _queue(self, name: str) -> Queue:
+        return self._queues.get(name) or Queue(name=name)
 
     def _put(self, job: Job) -> Job:
         self._jobs[job.id] = job

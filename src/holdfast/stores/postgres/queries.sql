@@ -43,7 +43,17 @@ CASE WHEN has_sequence_privilege('{schema}.sleep_count'::regclass, 'SELECT, USAG
 -- The columns of a job that is stored.
 id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
+    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp
+
+-- fragment: queue_rows
+-- What is set for queues, in the order of core/limits.py: Queue.
+SELECT coalesce(json_agg(json_build_array(
+        queue.name, queue.paused, queue.paused_until, (
+            SELECT json_object_agg(each.grp, each.paused_until) FROM {schema}.paused_group AS each
+            WHERE each.queue = queue.name
+        ), queue.declared, queue.chosen, queue.booked_until, queue.grouped
+    )), '[]')::text
+    FROM {schema}.queue AS queue
 
 -- fragment: allowed
 -- Whether an act may be done: it is under no duty, or under one whose term is the current one.
@@ -97,6 +107,14 @@ AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
         LIMIT %(limit)s::bigint
     ) AS newest
 
+-- fragment: ready
+AND (%(task)s::text IS NULL OR job.task = %(task)s)
+            AND (%(later)s::float8 IS NULL OR job.run_at > %(later)s)
+            AND (%(tried)s::boolean IS NULL OR (job.failures + job.crashes > 0) = %(tried)s)
+            AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
+        ORDER BY job.seq DESC
+        LIMIT %(limit)s::bigint
+
 -- fragment: filters
 AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
         AND (%(task)s::text IS NULL OR job.task = %(task)s)
@@ -127,7 +145,7 @@ stored AS (
     INSERT INTO {schema}.job (
         seq, id, task, queue, payload, key, priority, run_at, created_at,
         attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
+        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp
     )
     OVERRIDING SYSTEM VALUE
     SELECT
@@ -136,7 +154,7 @@ stored AS (
         (value ->> 8)::bigint, (value ->> 9)::float8, (value ->> 10)::float8, (value ->> 11)::boolean,
         (value ->> 12)::bigint, value ->> 13,
         (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::float8, (value ->> 17)::float8,
-        (value ->> 18)::boolean, (value ->> 19)::boolean, value ->> 20
+        (value ->> 18)::boolean, (value ->> 19)::boolean, value ->> 20, value ->> 21
     FROM clock, wanted
     ORDER BY (value ->> 4) COLLATE "C", place
     ON CONFLICT DO NOTHING
@@ -152,7 +170,7 @@ INSERT INTO {schema}.job (
 )
 VALUES (
     %s, %s, %s, %s, %s, %s, coalesce(%s::float8, {instant} + %s), {instant},
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
 )
 ON CONFLICT DO NOTHING
 RETURNING {slept};
@@ -183,6 +201,16 @@ LEFT JOIN {schema}.job AS holder
     ON holder.key = wanted.value ->> 4
     AND holder.state IN ('ready', 'running', 'waiting', 'held');
 
+-- name: add_grouped
+-- Claims leave these queues to `claim_by_turns` from now on. It comes before the first job with a group.
+WITH kept AS (
+    INSERT INTO {schema}.queue (name, grouped, by_turns)
+    SELECT name, true, true FROM unnest(%(queues)s::text[]) AS name
+    ORDER BY name
+    ON CONFLICT (name) DO UPDATE SET grouped = true, by_turns = true
+)
+SELECT pg_notify(%(channel)s, '');
+
 -- name: claim
 -- Sets the lease, raises the fence and counts the attempt. Within a queue the lanes (priorities) are found by leaping
 -- from one to the next in the index, so that a million scheduled jobs of one are not read to get at the next; with
@@ -191,15 +219,16 @@ LEFT JOIN {schema}.job AS holder
 -- Jobs are claimed ahead of a free slot only with on_crash = 'retry', the only policy that a claim looks at: if the
 -- worker dies, nobody knows whether the handler of such a job had begun, and only a job that may run again needs no
 -- answer. %(most)s is how many may be claimed in all, those ahead included.
+-- Queues with limits, a rate or groups have their share, and are left to `claim_by_turns`.
 WITH clock AS MATERIALIZED (
     SELECT {wall} AS wall,
         {lease} AS lease,
         clock_timestamp() AS began
 ),
-enrolled AS MATERIALIZED (
-    SELECT id FROM {schema}.worker WHERE id = %(worker)s AND gone_at IS NULL
+enrolled AS (
+    SELECT id, limits_seen FROM {schema}.worker WHERE id = %(worker)s AND gone_at IS NULL
 ),
-given AS MATERIALIZED (
+given AS (
     SELECT id FROM {schema}.job
     WHERE state = 'running' AND worker = %(worker)s AND claim_id = %(claim_id)s AND %(first)s::boolean
     LIMIT 1
@@ -208,16 +237,18 @@ wanted AS MATERIALIZED (
     SELECT each.name AS queue,
         CASE WHEN %(even)s THEN
             %(most)s::bigint / count(*) OVER ()
-            + (row_number() OVER (ORDER BY each.place)
+            + (row_number() OVER (ORDER BY place)
                 <= %(most)s::bigint %% count(*) OVER ())::integer
-        ELSE %(most)s::bigint END AS share
+        ELSE %(most)s::bigint END AS share,
+        queue.by_turns
     FROM unnest(%(queues)s::text[]) WITH ORDINALITY AS each (name, place)
-    WHERE NOT EXISTS (SELECT FROM {schema}.queue WHERE queue.name = each.name AND queue.paused)
+    LEFT JOIN {schema}.queue ON queue.name = each.name
+    WHERE (queue.paused AND NOT by_turns) IS NOT TRUE
         AND EXISTS (SELECT FROM enrolled)
         AND NOT EXISTS (SELECT FROM given)
-    ORDER BY each.place
+    ORDER BY place
 ),
-picked AS MATERIALIZED (
+picked AS (
     SELECT found.*, row_number() OVER () AS number
     FROM (
         SELECT lot.*
@@ -226,39 +257,43 @@ picked AS MATERIALIZED (
             FROM (
                 WITH RECURSIVE lane (priority) AS (
                     (
-                        SELECT job.priority FROM {schema}.job AS job
-                        WHERE job.state = 'ready' AND job.queue = wanted.queue AND %(lanes)s::json IS NULL
-                        ORDER BY job.priority DESC
+                        SELECT priority FROM {schema}.job
+                        WHERE state = 'ready' AND grp IS NULL AND job.queue = wanted.queue
+                            AND %(lanes)s::json IS NULL
+                        ORDER BY priority DESC
                         LIMIT 1
                     )
                     UNION ALL
                     SELECT (
-                        SELECT job.priority FROM {schema}.job AS job
-                        WHERE job.state = 'ready' AND job.queue = wanted.queue AND job.priority < lane.priority
-                        ORDER BY job.priority DESC
+                        SELECT priority FROM {schema}.job
+                        WHERE state = 'ready' AND grp IS NULL AND job.queue = wanted.queue
+                            AND job.priority < lane.priority
+                        ORDER BY priority DESC
                         LIMIT 1
                     )
-                    FROM lane WHERE lane.priority IS NOT NULL
+                    FROM lane WHERE priority IS NOT NULL
                 )
-                SELECT lane.priority, '-infinity'::float8 AS run_at, 0 AS seq FROM lane WHERE lane.priority IS NOT NULL
+                SELECT lane.priority, '-infinity'::float8 AS run_at, 0 AS seq FROM lane WHERE priority IS NOT NULL
                 UNION ALL
                 SELECT (value ->> 1)::bigint, (value ->> 2)::float8, (value ->> 3)::bigint
                 FROM json_array_elements(%(lanes)s::json) AS value
                 WHERE value ->> 0 = wanted.queue
             ) AS lane,
             LATERAL (
-                SELECT job.ctid AS place, job.queue, job.priority, job.run_at, job.seq FROM {schema}.job AS job
-                WHERE job.state = 'ready' AND job.queue = wanted.queue AND job.priority = lane.priority
+                SELECT job.ctid AS place, job.queue, job.priority, job.run_at, job.seq FROM {schema}.job
+                WHERE state = 'ready' AND grp IS NULL AND job.queue = wanted.queue
+                    AND job.priority = lane.priority
                     AND job.run_at <= clock.wall
                     AND (job.run_at, job.seq) > (lane.run_at, lane.seq)
-                    AND job.task = ANY (%(tasks)s::text[])
-                    AND (%(limit)s::bigint > 0 OR job.on_crash = 'retry')
-                ORDER BY job.run_at, job.seq
+                    AND task = ANY (%(tasks)s::text[])
+                    AND (%(limit)s::bigint > 0 OR on_crash = 'retry')
+                ORDER BY run_at, seq
                 LIMIT %(most)s::bigint
                 FOR NO KEY UPDATE SKIP LOCKED
             ) AS ready
-            LIMIT wanted.share
+            LIMIT share
         ) AS lot
+        WHERE by_turns IS NOT TRUE
         LIMIT %(most)s::bigint
     ) AS found
 ),
@@ -266,12 +301,15 @@ looked AS MATERIALIZED (
     SELECT extract(epoch FROM clock_timestamp() - clock.began)::float8 AS seconds, them.jobs
     FROM clock, (SELECT count(*) AS jobs FROM picked) AS them
 ),
--- The worker as it is now, and stays until this ends; not as it was when this began. Only with something to take: a
--- lock is a write. Nobody finds out by waiting whether a stranger has locked the row: with %(row_locked)s the lock of
--- `claim_locked` keeps the worker as it is, and was taken before this statement began.
+-- The worker as it is now, and stays until this ends; not as it was when this began. If limits were set in between
+-- (`limit_workers`), this statement has not seen them, and takes nothing. Only with something to take: a lock is a write.
+-- Nobody finds out by waiting whether a stranger has locked the row: with %(row_locked)s the lock of `claim_locked` keeps
+-- the worker as it is, and was taken before this statement began.
 holder AS MATERIALIZED (
     SELECT id FROM {schema}.worker
-    WHERE id = %(worker)s AND gone_at IS NULL AND claim_try <= %(try)s::bigint AND EXISTS (SELECT FROM picked)
+    WHERE id = %(worker)s AND gone_at IS NULL AND claim_try <= %(try)s::bigint
+        AND limits_seen = (SELECT limits_seen FROM enrolled)
+        AND EXISTS (SELECT FROM picked)
         AND NOT %(row_locked)s::boolean
     FOR SHARE SKIP LOCKED
 ),
@@ -279,26 +317,26 @@ beside AS MATERIALIZED (
     SELECT id FROM {schema}.worker
     WHERE id = %(worker)s AND gone_at IS NULL AND claim_try <= %(try)s::bigint AND %(row_locked)s::boolean
 ),
-allowed AS MATERIALIZED (
+allowed AS (
     SELECT id FROM holder UNION ALL SELECT id FROM beside
 ),
 taken AS (
-    UPDATE {schema}.job AS job SET
+    UPDATE {schema}.job SET
         state = 'running',
         worker = %(worker)s,
         claim_id = %(claim_id)s,
-        fence = job.fence + 1,
-        attempt = job.attempt + 1,
-        lease_until = clock.lease + job.lease_s,
+        fence = fence + 1,
+        attempt = attempt + 1,
+        lease_until = clock.lease + lease_s,
         claimed_at = clock.wall,
-        started = picked.number <= %(limit)s::bigint,
+        started = number <= %(limit)s::bigint,
         progress = NULL,
         note = NULL,
         moved_at = NULL,
         in_steps = NULL
     FROM picked, clock, allowed
-    WHERE job.ctid = picked.place AND (picked.number <= %(limit)s::bigint OR job.on_crash = 'retry')
-    RETURNING {schema}.as_json(job) AS line, picked.number
+    WHERE job.ctid = picked.place AND (number <= %(limit)s::bigint OR on_crash = 'retry')
+    RETURNING {schema}.as_json(job) AS line, number
 )
 SELECT
     CASE WHEN EXISTS (SELECT FROM picked) THEN EXISTS (SELECT FROM allowed) ELSE EXISTS (SELECT FROM enrolled) END,
@@ -311,7 +349,21 @@ SELECT
             ORDER BY queue, priority, run_at DESC, seq DESC
         ) AS last
     ),
-    (SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY number), '') || ']' FROM taken);
+    (SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY number), '') || ']' FROM taken),
+    (SELECT json_agg(queue)::text FROM wanted WHERE by_turns);
+
+-- name: claim_by_turns
+-- The migration that brought limits has the function.
+SELECT {schema}.claim_by_turns(
+    %(worker)s, %(claim_id)s, %(queue)s, %(tasks)s::text[], %(wanted)s, %(started)s, %(first)s, %(try)s, %(row_locked)s,
+    %(wall)s, %(lease)s, %(cursors)s::json, %(claim_id)s, %(probes)s, %(spare)s
+)::text;
+
+-- name: claim_rows
+-- Those of these jobs that the claim has taken, in the order of the ids.
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY each.place), '') || ']'
+FROM unnest(%(ids)s::text[]) WITH ORDINALITY AS each (id, place)
+JOIN {schema}.job AS job ON job.id = each.id AND job.worker = %(worker)s AND job.claim_id = %(claim_id)s;
 
 -- name: claim_locked
 -- Comes before a claim of a worker whose row another transaction has locked, in one transaction with it. `retire` and
@@ -867,6 +919,21 @@ WITH mine AS MATERIALIZED (
 SELECT coalesce(json_agg(id), '[]')::text FROM {schema}.job
 WHERE id = ANY (%(ids)s::text[]) AND id NOT IN (SELECT id FROM mine);
 
+-- name: ghosts
+-- The overdue holders of places of these queues; the ends of the leases as in `overdue`.
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY lease_until, seq), '') || ']',
+    coalesce(json_agg(json_build_array(id, encode(float8send(lease_until), 'hex'))), '[]')::text
+FROM (
+    SELECT job, job.id, job.lease_until, job.seq
+    FROM {schema}.job AS job, (
+        SELECT {lease} AS latest
+        OFFSET 0
+    ) AS clock
+    WHERE job.state = 'running' AND job.lease_until <= clock.latest AND job.queue = ANY (%(queues)s::text[])
+    ORDER BY job.lease_until, job.seq
+    LIMIT %(limit)s::bigint
+) AS late;
+
 -- name: deadline
 SELECT min(lease_until) FROM {schema}.job WHERE state = 'running';
 
@@ -945,7 +1012,8 @@ WITH worker AS (
     )
     SELECT %(id)s, %(name)s, %(host)s, %(pid)s, %(boot_id)s, %(supervisor)s, %(queues)s::json, %(slots)s, %(beat_s)s,
         %(version)s, %(schema)s, clock.wall, clock.wall, %(server)s
-    FROM (SELECT {wall} AS wall) AS clock
+    -- A worker whose row comes while limits are set begins to claim when they are in force (`limit_alone`).
+    FROM (SELECT {wall} AS wall, pg_advisory_xact_lock_shared(hashtextextended('limits', 3)) AS alone OFFSET 0) AS clock
     RETURNING id
 )
 INSERT INTO {schema}.published (worker, tasks)
@@ -1149,11 +1217,53 @@ UPDATE {schema}.signal
 SET taken = CASE WHEN starts_with(name, %(answer)s) THEN coalesce(taken, %(aside_from)s) END
 WHERE job_id = %(id)s AND coalesce(taken, %(aside_from)s) >= %(aside_from)s;
 
--- name: pause
-WITH kept AS (
-    INSERT INTO {schema}.queue (name, paused) VALUES (%(queue)s, %(paused)s)
-    ON CONFLICT (name) DO UPDATE SET paused = excluded.paused
-)
+-- name: limit_row
+INSERT INTO {schema}.queue (name) VALUES (%(queue)s) ON CONFLICT DO NOTHING;
+
+-- name: limit_lock
+-- Claims that count have this lock too; those that began before end before.
+SELECT 1 FROM {schema}.queue WHERE name = %(queue)s FOR UPDATE;
+
+-- name: limit
+-- What is set for a queue, pauses included, and what a claim needs of it.
+UPDATE {schema}.queue SET
+    paused = %(paused)s,
+    paused_until = %(paused_until)s,
+    declared = %(declared)s,
+    chosen = %(chosen)s,
+    by_turns = %(by_turns)s,
+    running_max = %(limit)s,
+    group_running_max = %(group_limit)s,
+    rate_step_s = %(rate_step_s)s,
+    burst = %(burst)s
+WHERE name = %(queue)s;
+
+-- name: limit_resume
+DELETE FROM {schema}.paused_group WHERE queue = %(queue)s;
+
+-- name: limit_pause
+INSERT INTO {schema}.paused_group (queue, grp, paused_until)
+SELECT %(queue)s, each.key, each.value::float8 FROM json_each_text(%(groups)s::json) AS each;
+
+-- name: limit_alone
+-- Nobody enrols, and no claim is at work beside a locked row (`claim_locked`), until the limits are in force.
+SELECT pg_advisory_xact_lock(hashtextextended('limits', 3));
+
+-- name: limit_rows_locked
+SELECT count(pg_advisory_xact_lock(hashtextextended(worker.id, 2))) FROM (
+    SELECT id FROM {schema}.worker WHERE gone_at IS NULL ORDER BY id OFFSET 0
+) AS worker;
+
+-- name: limit_workers
+-- Waits for every claim that has taken jobs, because it keeps its worker's row locked; one that began before and has taken
+-- none yet finds another number there, and takes none.
+UPDATE {schema}.worker SET limits_seen = limits_seen + 1 WHERE gone_at IS NULL;
+
+-- name: limit_counted
+-- What runs already counts from now on. A statement of its own: it sees what those claims have taken.
+UPDATE {schema}.job SET counted = true WHERE state = 'running' AND queue = %(queue)s AND NOT counted;
+
+-- name: limit_tell
 SELECT pg_notify(%(channel)s, '');
 
 -- name: purge
@@ -1382,7 +1492,7 @@ stored AS (
     INSERT INTO {schema}.job (
         id, task, queue, payload, key, priority, run_at, created_at,
         attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
+        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp
     )
     SELECT
         job ->> 0, job ->> 1, job ->> 2, job ->> 3, job ->> 4, (job ->> 5)::bigint,
@@ -1390,7 +1500,7 @@ stored AS (
         (job ->> 8)::bigint, (job ->> 9)::float8, (job ->> 10)::float8, (job ->> 11)::boolean,
         (job ->> 12)::bigint, job ->> 13,
         (job ->> 14)::float8, (job ->> 15)::float8, (job ->> 16)::float8, (job ->> 17)::float8,
-        (job ->> 18)::boolean, (job ->> 19)::boolean, job ->> 20
+        (job ->> 18)::boolean, (job ->> 19)::boolean, job ->> 20, job ->> 21
     FROM clock, fired
     ORDER BY place
     ON CONFLICT DO NOTHING
@@ -1427,18 +1537,25 @@ SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' 
 -- name: find
 -- The newest of each state, then the newest of these: no state is looked for among the others. Planned again for each
 -- call, so that what is not asked for costs nothing. Those that are ready, and those that have ended, may be millions:
--- each kind has an index for its queues, which the planner takes only if it is told the kind.
+-- each kind has an index for its queues, which the planner takes only if it is told the kind; so have ready jobs with a
+-- group.
 {found}
     (
         SELECT job, job.seq FROM {schema}.job AS job
-        WHERE %(ready)s AND job.state = 'ready'
-            AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
-            AND (%(task)s::text IS NULL OR job.task = %(task)s)
-            AND (%(later)s::float8 IS NULL OR job.run_at > %(later)s)
-            AND (%(tried)s::boolean IS NULL OR (job.failures + job.crashes > 0) = %(tried)s)
-            AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
-        ORDER BY job.seq DESC
-        LIMIT %(limit)s::bigint
+        WHERE %(ready)s AND job.state = 'ready' AND %(queue)s::text IS NULL
+            {ready}
+    )
+    UNION ALL
+    (
+        SELECT job, job.seq FROM {schema}.job AS job
+        WHERE %(ready)s AND job.state = 'ready' AND job.queue = %(queue)s AND job.grp IS NULL
+            {ready}
+    )
+    UNION ALL
+    (
+        SELECT job, job.seq FROM {schema}.job AS job
+        WHERE %(ready)s AND job.state = 'ready' AND job.queue = %(queue)s AND job.grp IS NOT NULL
+            {ready}
     )
     UNION ALL
     SELECT newest.* FROM unnest(%(others)s::text[]) AS wanted (state) CROSS JOIN LATERAL (
@@ -1480,7 +1597,12 @@ SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' 
 -- name: counts
 -- Live states exactly, each from its own index; ended ones from the tally.
 SELECT coalesce(json_agg(json_build_array(queue, state, jobs)), '[]')::text FROM (
-    SELECT queue, 'ready' AS state, count(*) AS jobs FROM {schema}.job WHERE state = 'ready' GROUP BY queue
+    SELECT queue, 'ready' AS state, sum(jobs)::bigint AS jobs FROM (
+        SELECT queue, count(*) AS jobs FROM {schema}.job WHERE state = 'ready' AND grp IS NULL GROUP BY queue
+        UNION ALL
+        SELECT queue, count(*) FROM {schema}.job WHERE state = 'ready' AND grp IS NOT NULL GROUP BY queue
+    ) AS ready
+    GROUP BY queue
     UNION ALL
     SELECT queue, 'running', count(*) FROM {schema}.job WHERE state = 'running' GROUP BY queue
     UNION ALL
@@ -1525,13 +1647,25 @@ FROM {schema}.worker AS worker
 WHERE %(gone)s OR gone_at IS NULL;
 
 -- name: paused
-SELECT coalesce(json_agg(name ORDER BY name), '[]')::text FROM {schema}.queue WHERE paused;
+SELECT coalesce(json_agg(name ORDER BY name), '[]')::text FROM {schema}.queue
+WHERE paused AND (paused_until IS NULL OR paused_until > {wall});
+
+-- name: queues
+{queue_rows} WHERE %(queue)s::text IS NULL OR queue.name = %(queue)s;
+
+-- name: places
+SELECT count(*), count(*) FILTER (WHERE grp = %(grp)s) FROM {schema}.job WHERE state = 'running' AND queue = %(queue)s;
 
 -- name: unserved
 SELECT coalesce(json_agg(json_build_array(task, jobs)), '[]')::text FROM (
     SELECT task, count(*) AS jobs FROM (
         SELECT task FROM {schema}.job
-        WHERE state = 'ready' AND queue = ANY (%(queues)s::text[])
+        WHERE state = 'ready' AND grp IS NULL AND queue = ANY (%(queues)s::text[])
+            AND run_at <= (SELECT {wall})
+            AND task <> ALL (%(tasks)s::text[])
+        UNION ALL
+        SELECT task FROM {schema}.job
+        WHERE state = 'ready' AND grp IS NOT NULL AND queue = ANY (%(queues)s::text[])
             AND run_at <= (SELECT {wall})
             AND task <> ALL (%(tasks)s::text[])
         LIMIT 1000
@@ -1541,17 +1675,23 @@ SELECT coalesce(json_agg(json_build_array(task, jobs)), '[]')::text FROM (
 
 -- name: due
 -- As in `claim`: the lanes are found by leaping, unless they are given. A worker that %(sleeps)s says so, if nothing is
--- due: it counts one more sleep, which every producer sees at once.
-WITH RECURSIVE wanted AS (
-    SELECT DISTINCT each AS queue FROM unnest(%(queues)s::text[]) AS each
-    WHERE NOT EXISTS (SELECT FROM {schema}.queue WHERE queue.name = each AND queue.paused)
+-- due: it counts one more sleep, which every producer sees at once. A queue with limits, a rate or groups is answered for
+-- by itself: what is set for it, and its earliest job.
+WITH RECURSIVE turns AS MATERIALIZED (
+    SELECT queue.name FROM {schema}.queue AS queue
+    WHERE queue.name = ANY (%(queues)s::text[]) AND queue.by_turns
+),
+wanted AS (
+    SELECT DISTINCT each AS queue, each IN (SELECT name FROM turns) AS by_turns FROM unnest(%(queues)s::text[]) AS each
+    WHERE NOT EXISTS (SELECT FROM {schema}.queue WHERE queue.name = each AND queue.paused AND NOT queue.by_turns)
 ),
 lane (queue, priority) AS (
     SELECT wanted.queue, first.priority
     FROM wanted
     CROSS JOIN LATERAL (
         SELECT job.priority FROM {schema}.job AS job
-        WHERE job.state = 'ready' AND job.queue = wanted.queue AND %(lanes)s::json IS NULL
+        WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue = wanted.queue
+            AND (%(lanes)s::json IS NULL OR wanted.by_turns)
         ORDER BY job.priority DESC
         LIMIT 1
     ) AS first
@@ -1560,7 +1700,7 @@ lane (queue, priority) AS (
     FROM lane
     CROSS JOIN LATERAL (
         SELECT job.priority FROM {schema}.job AS job
-        WHERE job.state = 'ready' AND job.queue = lane.queue AND job.priority < lane.priority
+        WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue = lane.queue AND job.priority < lane.priority
         ORDER BY job.priority DESC
         LIMIT 1
     ) AS next
@@ -1570,19 +1710,23 @@ begun (queue, priority, run_at, seq) AS (
     UNION ALL
     SELECT value ->> 0, (value ->> 1)::bigint, (value ->> 2)::float8, (value ->> 3)::bigint
     FROM json_array_elements(%(lanes)s::json) AS value
-    WHERE value ->> 0 IN (SELECT queue FROM wanted)
+    WHERE value ->> 0 IN (SELECT queue FROM wanted WHERE NOT by_turns)
 ),
-earliest AS MATERIALIZED (
-    SELECT min(first.run_at) AS run_at
+earliest_of AS MATERIALIZED (
+    SELECT begun.queue, min(first.run_at) AS run_at
     FROM begun
     CROSS JOIN LATERAL (
         SELECT job.run_at FROM {schema}.job AS job
-        WHERE job.state = 'ready' AND job.queue = begun.queue AND job.priority = begun.priority
+        WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue = begun.queue AND job.priority = begun.priority
             AND (job.run_at, job.seq) > (begun.run_at, begun.seq)
             AND job.task = ANY (%(tasks)s::text[])
         ORDER BY job.run_at, job.seq
         LIMIT 1
     ) AS first
+    GROUP BY begun.queue
+),
+earliest AS MATERIALIZED (
+    SELECT min(run_at) AS run_at FROM earliest_of WHERE queue NOT IN (SELECT name FROM turns)
 )
 SELECT run_at, (
     SELECT nextval('{schema}.sleep_count')
@@ -1590,7 +1734,20 @@ SELECT run_at, (
         AND coalesce(run_at > {wall}, true)
         AND has_sequence_privilege('{schema}.sleep_count'::regclass, 'USAGE')
         AND current_setting('transaction_read_only') = 'off'
-), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, CASE WHEN EXISTS (SELECT FROM turns) THEN (
+    {queue_rows} WHERE queue.name IN (SELECT name FROM turns)
+) END, (
+    SELECT json_object_agg(turns.name, least((
+        SELECT earliest_of.run_at FROM earliest_of WHERE earliest_of.queue = turns.name
+    ), (
+        SELECT job.run_at FROM {schema}.job AS job
+        WHERE job.state = 'ready' AND job.grp IS NOT NULL AND job.queue = turns.name
+            AND job.task = ANY (%(tasks)s::text[])
+        ORDER BY job.run_at
+        LIMIT 1
+    )))::text
+    FROM turns
+)
 FROM earliest;
 
 -- name: wait

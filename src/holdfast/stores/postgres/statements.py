@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -12,15 +13,18 @@ from typing import Any, cast
 from psycopg import errors
 from psycopg.pq import TransactionStatus
 
+from holdfast.core.limits import REPEATS_MAX
 from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import Policy
 from holdfast.core.records import Duty, Firing, Job, NewJob
 from holdfast.core.row_text import Awaited
 from holdfast.core.settlement import Settlement, own_event, stale_report
+from holdfast.core.transitions import shares
 from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.stores import row_json
 from holdfast.stores.postgres.claim_cursor import ClaimCursor
 from holdfast.stores.postgres.connection import Connections, Cursor, Session
+from holdfast.stores.postgres.turns import Turns
 from holdfast.stores.protocol import Added, Reply, duty_lost
 
 COPY_FROM = 100  # from this many jobs on, they are sent as a stream
@@ -50,7 +54,7 @@ def add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) 
 def add_one(q: Connections, db: Cursor, job: NewJob, wall: float | None) -> tuple[list[Added], int | None]:
     """Store a job with a session of our own; return how often workers have gone to sleep, or None if nobody looked."""
     head = (job.id, job.task, job.queue, job.payload, job.key, job.priority, job.run_at)
-    values = (*head, wall, job.delay_s, wall, *_policy(job.policy), job.workflow, job.parent)
+    values = (*head, wall, job.delay_s, wall, *_policy(job.policy), job.workflow, job.parent, job.group)
     if q.pooled:
         row = db.execute(q["add_one"], values).fetchone()
     else:
@@ -135,7 +139,9 @@ def _copy_lines(jobs: Sequence[NewJob], wall: float) -> list[str]:
         when = now if job.run_at is None and not job.delay_s else f"{_run_at(job, wall)!r}\t{wall!r}"
         key = r"\N" if job.key is None else _escaped(job.key)
         names = f"{_escaped(job.id)}\t{_escaped(job.task)}\t{_escaped(job.queue)}\t{_escaped(job.payload)}"
-        lines.append(f"{names}\t{key}\t{job.priority}\t{when}\t{tail}{_parent(job)}\n")
+        lines.append(
+            f"{names}\t{key}\t{job.priority}\t{when}\t{tail}{_text_or_null(job.parent)}\t{_text_or_null(job.group)}\n"
+        )
     return lines
 
 
@@ -158,8 +164,8 @@ def _tail(policy: Policy, workflow: bool) -> str:
     return "\t".join(r"\N" if value is None else str(value) for value in values) + "\t"
 
 
-def _parent(job: NewJob) -> str:
-    return r"\N" if job.parent is None else job.parent.translate(_ESCAPES)
+def _text_or_null(text: str | None) -> str:
+    return r"\N" if text is None else text.translate(_ESCAPES)
 
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\t": r"\t", "\n": r"\n", "\r": r"\r"})
@@ -176,28 +182,131 @@ def _answers(jobs: Sequence[NewJob], stored: list[str], new: set[str]) -> list[A
 
 
 def claim(
-    q: Connections, db: Cursor, frontier: ClaimCursor, now: float, values: dict[str, Any], limit: int, ahead: int
+    q: Connections,
+    db: Cursor,
+    frontier: ClaimCursor,
+    by_turns: Turns,
+    now: float,
+    values: dict[str, Any],
+    limit: int,
+    ahead: int,
 ) -> list[Job] | None:
     """Claim up to `limit` jobs and up to `ahead` more; None when the worker is not enrolled. `now` is only compared.
 
     With one queue that is one statement. With several, each gets an even share first, and the rest goes to a queue that
-    has more, in the queues' order: up to two statements for each of the two numbers.
+    has more, in the queues' order: up to two statements for each of the two numbers. A queue with limits, a rate or
+    groups is asked by itself.
     """
-    jobs: list[Job] = []
-    first = True
-    for most, further, even in _plan(len(values["queues"]), limit, ahead, jobs):
-        lanes = frontier.lanes(now)
-        asked = {**values, "limit": most, "most": most + further, "even": even, "first": first, "lanes": lanes}
-        enrolled, given, took_s, found, ends, lines = _claim(q, db, asked)
-        if not enrolled:
+    run = _Claim(q, db, frontier, by_turns, now, values)
+    queues, has_plain_shares = values["queues"], False
+    if by_turns.queues.isdisjoint(queues):
+        for most, further, even in _plan(len(queues), limit, ahead, run.jobs):
+            if not run.plain(queues, most, further, even=even):
+                return run.answer()
+            if not by_turns.queues.isdisjoint(queues):  # this process had not heard of them
+                has_plain_shares = True
+                break
+        if not has_plain_shares:
+            return run.jobs
+    for _ in range(REPEATS_MAX):
+        if not run.share(queues, limit, started=True, has_plain_shares=has_plain_shares):
+            return run.answer()
+        if run.begun == limit and not run.share(queues, ahead, started=False):
+            return run.answer()
+        if run.begun or run.ahead or run.whole:
+            break
+        has_plain_shares, run.whole = False, True
+    return run.answer()
+
+
+class _Claim:
+    """One claim, carried out in several statements. Its methods return False when there is nothing more to ask."""
+
+    def __init__(
+        self, q: Connections, db: Cursor, frontier: ClaimCursor, turns: Turns, now: float, values: dict[str, Any]
+    ) -> None:
+        self._q = q
+        self._db = db
+        self._frontier = frontier
+        self._turns = turns
+        self._now = now
+        self._values = values
+        self._first = True
+        self.jobs: list[Job] = []
+        self._ids: list[str] = []  # taken by turns; the rows are read at the end
+        self.begun = self.ahead = 0  # how many jobs were taken to be started, and how many ahead
+        self.whole = True
+        self._is_gone = self._is_given = False
+
+    def plain(self, queues: Sequence[str], most: int, further: int, *, even: bool) -> bool:
+        """Claim from queues without limits, rates or groups."""
+        lanes = self._frontier.lanes(self._now)
+        asked = {**self._values, "queues": list(queues), "limit": most, "most": most + further, "even": even}
+        row = _claim(self._q, self._db, {**asked, "first": self._first, "lanes": lanes})
+        enrolled, self._is_given, took_s, found, ends, lines, by_turns = row
+        self._is_gone = not enrolled
+        if self._is_gone or self._is_given:
+            return False
+        self._frontier.looked(lanes, took_s, found, ends, self._now)
+        given = row_json.jobs_from(lines)
+        self.jobs += given
+        self.begun += sum(job.started for job in given)
+        self.ahead += sum(not job.started for job in given)
+        self._first = False
+        if by_turns is not None:
+            self._turns.queues.update(row_json.names_from(by_turns))
+        return True
+
+    def share(self, queues: Sequence[str], most: int, *, started: bool, has_plain_shares: bool = False) -> bool:
+        """Claim from any queues: an even share from each first, then whatever is left, in their order.
+
+        has_plain_shares: those that are claimed in one statement have had theirs.
+        """
+        known = frozenset(self._turns.queues)
+        plain = [(queue, share) for queue, share in shares(queues, most)[: len(queues)] if queue not in known]
+        parts = [([queue], share, True) for queue, share in shares(queues, most)[: len(queues)] if queue in known]
+        if plain and not has_plain_shares:
+            parts.append(([queue for queue, _ in plain], sum(share for _, share in plain), True))
+        rest = list(queues)
+        while rest:
+            part = list(itertools.takewhile(lambda queue: queue not in known, rest)) or rest[:1]
+            parts.append((part, most, False))
+            rest = rest[len(part) :]
+        for part, share, even in parts:
+            wanted = min(share, most - (self.begun if started else self.ahead))
+            if wanted <= 0:
+                continue
+            if part[0] in known:
+                if not self._by_turns(part[0], wanted, started=started):
+                    return False
+            elif not self.plain(part, wanted if started else 0, 0 if started else wanted, even=even):
+                return False
+        return True
+
+    def _by_turns(self, queue: str, wanted: int, *, started: bool) -> bool:
+        asked = {**self._values, "started": started, "first": self._first}
+        taken = self._turns.take(self._db, queue, wanted, asked)
+        self._is_gone, self._is_given = taken.gone, taken.given
+        if taken.gone or taken.given:
+            return False
+        self._first = False
+        self.whole = self.whole and taken.whole
+        self._ids += taken.ids
+        self.begun += len(taken.ids) if started else 0
+        self.ahead += 0 if started else len(taken.ids)
+        return True
+
+    def answer(self) -> list[Job] | None:
+        """Return the jobs; None when the worker is not enrolled."""
+        if self._first and not self._is_gone and not self._is_given:  # no queue had a share
+            self.plain([], 0, 0, even=True)
+        if self._is_gone:
             return None
-        if given:  # the answer was lost
-            row = q.row(db.execute(q["claim_answers"], values, prepare=False))
+        if self._is_given:  # the answer was lost
+            row = self._q.row(self._db.execute(self._q["claim_answers"], self._values, prepare=False))
             return row_json.jobs_from(row[0])
-        frontier.looked(lanes, took_s, found, ends, now)
-        jobs += row_json.jobs_from(lines)
-        first = False
-    return jobs
+        found = self._turns.rows(self._db, self._ids, self._values)
+        return sorted([*self.jobs, *found], key=lambda job: not job.started)
 
 
 def _claim(q: Connections, db: Cursor, asked: dict[str, Any]) -> Any:

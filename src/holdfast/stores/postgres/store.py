@@ -18,6 +18,7 @@ from psycopg import errors
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
+from holdfast.core.limits import Places, Queue, Setting, with_pause, with_setting
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import (
     GONE_KEPT_S,
@@ -78,6 +79,7 @@ from holdfast.stores.postgres.liveness import LivenessSession
 from holdfast.stores.postgres.purge import Purge, referred_to
 from holdfast.stores.postgres.records import send, write_records
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
+from holdfast.stores.postgres.turns import Turns, earliest_of_all
 from holdfast.stores.postgres.wakeup_sender import LOOK_AGAIN_S, WakeupSender
 from holdfast.stores.protocol import Added, Fired, Reply, Schema, duty_lost, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
@@ -117,6 +119,7 @@ class PostgresStore:
         self._ahead: tuple[float, float] | None = None  # the server's clock minus ours, and when that was measured
         self._hints = Wakeups()
         self._claim_cursor = ClaimCursor()
+        self._turns = Turns(self._db, self._hot)
         self._unanswered: dict[str, float] = {}  # claims without an answer yet -> when each was last sent
         self._claim_try = 0  # rises when a claim is sent again
         self._batches = 0
@@ -156,6 +159,7 @@ class PostgresStore:
         if not jobs:
             return []
         point("add.before")
+        self._turns.note_groups(jobs)
         if connection is not None:
             tell = functools.partial(self._committed_elsewhere, {job.queue for job in jobs})
             with self._callers.joined(connection, many=len(jobs) > 1, then=tell) as joined:
@@ -186,7 +190,7 @@ class PostgresStore:
                 values["try"] = self._claim_try
                 self._shut_out_earlier_tries(db, values, self._unanswered[claim_id])
             self._unanswered[claim_id] = self._clock.lease()
-            return statements.claim(self._hot, db, self._claim_cursor, now, values, limit, ahead)
+            return statements.claim(self._hot, db, self._claim_cursor, self._turns, now, values, limit, ahead)
 
         try:
             jobs = self._hot.run(claim)
@@ -282,6 +286,9 @@ class PostgresStore:
     def locked(self, job_ids: Sequence[str]) -> list[str]:
         return row_json.names_from(self._hot.one("locked", {"ids": list(job_ids)})[0])
 
+    def ghosts(self, queues: Sequence[str]) -> list[Job]:
+        return self._turns.ghosts(queues, self._instants())
+
     def deadline(self) -> float | None:
         earliest: float | None = self._hot.one("deadline")[0]
         return earliest
@@ -359,9 +366,20 @@ class PostgresStore:
         self.wake()
         return answers
 
-    def pause(self, queue: str, paused: bool) -> None:
-        self._db.one("pause", {"queue": queue, "paused": paused, "channel": self._db.channel})
-        self.wake()
+    def pause(
+        self,
+        queue: str,
+        paused: bool,
+        *,
+        group: str | None = None,
+        until: float | None = None,
+        actor: str | None = None,
+    ) -> None:
+        self._turns.set_queue(queue, lambda before: with_pause(before, paused, group, until), actor, self._wall())
+
+    def limit(self, queue: str, setting: Setting, *, declared: bool = False, actor: str | None = None) -> None:
+        change = functools.partial(with_setting, setting=setting, declared=declared)
+        self._turns.set_queue(queue, change, actor, self._wall())
 
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         values = {"states": [state.value for state in states], "before": before, "limit": limit}
@@ -430,7 +448,13 @@ class PostgresStore:
         return [worker for worker, _ in row_json.workers_from(self._db.one("workers", {"gone": gone})[0])]
 
     def paused(self) -> list[str]:
-        return row_json.names_from(self._db.one("paused")[0])
+        return row_json.names_from(self._db.one("paused", {"wall": self._wall()})[0])
+
+    def queues(self) -> list[Queue]:
+        return row_json.queues_from(self._db.one("queues", {"queue": None})[0])
+
+    def places(self, queue: str, group: str | None = None) -> Places:
+        return Places(*self._db.one("places", {"queue": queue, "grp": group}))
 
     def unserved(self, queues: Sequence[str], tasks: Sequence[str]) -> Mapping[str, int]:
         values = {"queues": list(queues), "tasks": list(tasks), "wall": self._wall()}
@@ -445,13 +469,13 @@ class PostgresStore:
             self._serves.update(queues)  # from now on hints for them are heard
             self._liveness.start()
         values = {"queues": list(queues), "tasks": list(tasks), "lanes": lanes, "sleeps": says, "wall": self._wall()}
-        earliest, slept, server = self._hot.one("due", values)
+        earliest, slept, server, set_for, earliest_of = self._hot.one("due", values)
         self._ahead = server / 1e6 - self._clock.lease(), self._clock.lease()
         if slept is not None and heard == self._heard:
             self._asleep.update(queues)
             self._said.just_now = True
         found: float | None = earliest
-        return found
+        return found if set_for is None else earliest_of_all(found, set_for, earliest_of, self.now().wall)
 
     def wait(self, timeout_s: float) -> bool:
         self._liveness.start()
@@ -658,6 +682,7 @@ class PostgresStore:
 
     def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
         point("fire.before")
+        self._turns.note_groups([each.job for each in firings])
         answers: list[Fired] = [
             answer for part in statements.firing_parts(firings) for answer in self._fire(part, under)
         ]
@@ -699,6 +724,7 @@ class PostgresStore:
         if not records:
             return []
         point("record.before")
+        self._turns.note_groups([new for record in records for new in record.jobs])
         answers = self._hot.run(lambda db: write_records(self._hot, db, records, self._wall()))
         if any(record.jobs or record.sent for record in records):
             self.wake()
@@ -742,6 +768,7 @@ class PostgresStore:
                     statements.write_events(self._db, db, lines, self._wall())
             return added
 
+        self._turns.note_groups([new])
         added = self._db.run(fork)
         self._sender.committed([new.queue])
         self.wake()

@@ -10,7 +10,32 @@
 -- The columns of a job that is stored.
 id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent
+    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp
+
+-- fragment: claimed
+-- One statement sets the lease, raises the fence and counts the attempt.
+state = 'running',
+    worker = :worker,
+    claim_id = :claim_id,
+    fence = fence + 1,
+    attempt = attempt + 1,
+    lease_until = :lease + lease_s,
+    claimed_at = :wall,
+    started = :started,
+    progress = NULL,
+    note = NULL,
+    moved_at = NULL,
+    in_steps = NULL
+
+-- fragment: queue_rows
+-- What is set for queues, in the order of core/limits.py: Queue.
+SELECT '[' || coalesce(group_concat(json_array(
+        name, paused, paused_until, (
+            SELECT json_group_object(grp, each.paused_until) FROM holdfast_paused_group AS each
+            WHERE each.queue = holdfast_queue.name
+        ), declared, chosen, booked_until, grouped
+    )), '') || ']'
+    FROM holdfast_queue
 
 -- fragment: found
 SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
@@ -52,7 +77,7 @@ SELECT
     value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
     coalesce(value ->> 6, :wall + (value ->> 7)), :wall,
     value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13,
-    value ->> 14, value ->> 15, value ->> 16, value ->> 17, value ->> 18, value ->> 19, value ->> 20
+    value ->> 14, value ->> 15, value ->> 16, value ->> 17, value ->> 18, value ->> 19, value ->> 20, value ->> 21
 FROM json_each(:jobs)
 WHERE true
 ON CONFLICT DO NOTHING;
@@ -63,7 +88,7 @@ INSERT INTO holdfast_job (
     {new_job}
 )
 VALUES (
-    ?, ?, ?, ?, ?, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+    ?, ?, ?, ?, ?, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 )
 ON CONFLICT DO NOTHING;
 
@@ -80,49 +105,179 @@ LEFT JOIN holdfast_job AS holder
 -- name: claim_worker
 SELECT 1 FROM holdfast_worker WHERE id = :worker AND gone_at IS NULL;
 
+-- name: add_grouped
+INSERT INTO holdfast_queue (name, grouped)
+SELECT value, 1 FROM json_each(:queues)
+WHERE true
+ON CONFLICT (name) DO UPDATE SET grouped = 1 WHERE grouped = 0;
+
 -- name: claim_lanes
 -- The (queue, priority) pairs that have ready jobs, found by leaping from one to the next in the index, so that a
--- million scheduled jobs of one priority are not read to get at the next. Paused queues are left out.
+-- million scheduled jobs of one priority are not read to get at the next; and what is set for these queues.
 WITH RECURSIVE lane (queue, priority) AS (
     SELECT wanted.value, (
-        SELECT max(job.priority) FROM holdfast_job AS job WHERE job.state = 'ready' AND job.queue = wanted.value
+        SELECT max(job.priority) FROM holdfast_job AS job
+        WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue = wanted.value
     )
     FROM json_each(:queues) AS wanted
-    WHERE wanted.value NOT IN (SELECT name FROM holdfast_queue WHERE paused = 1)
     UNION ALL
     SELECT lane.queue, (
         SELECT max(job.priority) FROM holdfast_job AS job
-        WHERE job.state = 'ready' AND job.queue = lane.queue AND job.priority < lane.priority
+        WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue = lane.queue AND job.priority < lane.priority
     )
     FROM lane WHERE lane.priority IS NOT NULL
 )
-SELECT json_group_array(json_array(queue, priority)) FROM lane WHERE priority IS NOT NULL;
+SELECT json_group_array(json_array(queue, priority)), (
+    {queue_rows} WHERE name IN (SELECT value FROM json_each(:queues))
+)
+FROM lane WHERE priority IS NOT NULL;
 
 -- name: claim
--- One statement sets the lease, raises the fence and counts the attempt.
 -- Jobs are claimed ahead of a free slot only with on_crash = 'retry', the only policy that a claim looks at: if the
 -- worker dies, nobody knows whether the handler of such a job had begun, and only a job that may run again needs no answer.
 UPDATE holdfast_job SET
-    state = 'running',
-    worker = :worker,
-    claim_id = :claim_id,
-    fence = fence + 1,
-    attempt = attempt + 1,
-    lease_until = :lease + lease_s,
-    claimed_at = :wall,
-    started = :started,
-    progress = NULL,
-    note = NULL,
-    moved_at = NULL,
-    in_steps = NULL
+    {claimed}
 WHERE seq IN (
     SELECT seq FROM holdfast_job
-    WHERE state = 'ready' AND queue = :queue AND priority = :priority AND run_at <= :wall
+    WHERE state = 'ready' AND grp IS NULL AND queue = :queue AND priority = :priority AND run_at <= :wall
         AND task IN (SELECT value FROM json_each(:tasks))
         AND (:started = 1 OR on_crash = 'retry')
     ORDER BY run_at, seq
     LIMIT :limit
 );
+
+-- name: claim_places
+-- How many places of a queue are taken: counted from the rows that run, never kept as a number. Not more are counted than
+-- the limit has.
+SELECT count(*) FROM (
+    SELECT 1 FROM holdfast_job WHERE state = 'running' AND counted = 1 AND queue = :queue LIMIT :most
+);
+
+-- name: claim_priorities
+-- The priorities that have ready jobs, with a group or without, found by leaping from one to the next.
+WITH RECURSIVE lane (priority) AS (
+    SELECT max(priority) FROM (
+        SELECT max(priority) AS priority FROM holdfast_job
+        WHERE state = 'ready' AND grp IS NULL AND queue = :queue
+        UNION ALL
+        SELECT max(priority) FROM holdfast_job
+        WHERE state = 'ready' AND grp IS NOT NULL AND queue = :queue
+    )
+    UNION ALL
+    SELECT (
+        SELECT max(priority) FROM (
+            SELECT max(priority) AS priority FROM holdfast_job
+            WHERE state = 'ready' AND grp IS NULL AND queue = :queue AND priority < lane.priority
+            UNION ALL
+            SELECT max(priority) FROM holdfast_job
+            WHERE state = 'ready' AND grp IS NOT NULL AND queue = :queue AND priority < lane.priority
+        )
+    )
+    FROM lane WHERE lane.priority IS NOT NULL
+)
+SELECT json_group_array(json_array(priority, (
+    SELECT grp FROM holdfast_turn WHERE queue = :queue AND holdfast_turn.priority = lane.priority
+))) FROM lane WHERE priority IS NOT NULL;
+
+-- name: claim_walk
+-- The groups of one priority in the order of their turns: those behind :cursor, then the jobs without a group (''), then
+-- the other groups. Each is found by one leap in the index, however many jobs stand before it. Two steps for each group:
+-- to its name, and to the number of its jobs that may start. Step 0 is where the walk begins. It ends with the groups,
+-- when :enough of them are open, or after :probes.
+WITH RECURSIVE step (number, is_named, grp, places, found) AS (
+    VALUES (0, 0, :cursor, 0, 0)
+    UNION ALL
+    SELECT
+        number + (is_named = 0),
+        is_named = 0,
+        CASE
+        WHEN is_named THEN grp
+        WHEN number = 0 OR grp > :cursor THEN coalesce((
+            SELECT min(job.grp) FROM holdfast_job AS job
+            WHERE job.state = 'ready' AND job.grp IS NOT NULL AND job.queue = :queue AND job.priority = :priority
+                AND job.grp > step.grp
+        ), '')
+        ELSE (
+            SELECT min(job.grp) FROM holdfast_job AS job
+            WHERE job.state = 'ready' AND job.grp IS NOT NULL AND job.queue = :queue AND job.priority = :priority
+                AND job.grp > step.grp AND job.grp <= :cursor
+        )
+        END,
+        CASE
+        WHEN NOT is_named THEN NULL
+        WHEN grp = '' THEN iif((
+            SELECT min(job.run_at) FROM holdfast_job AS job
+            WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue = :queue AND job.priority = :priority
+        ) <= :wall, :all, 0)
+        WHEN (
+            SELECT min(job.run_at) FROM holdfast_job AS job
+            WHERE job.state = 'ready' AND job.grp IS NOT NULL AND job.queue = :queue AND job.priority = :priority
+                AND job.grp = step.grp
+        ) > :wall THEN 0
+        WHEN EXISTS (
+            SELECT 1 FROM holdfast_paused_group AS each
+            WHERE each.queue = :queue AND each.grp = step.grp
+                AND (each.paused_until IS NULL OR each.paused_until > :wall)
+        ) THEN 0
+        WHEN :group_limit IS NULL THEN :all
+        ELSE :group_limit - (
+            SELECT count(*) FROM (
+                SELECT 1 FROM holdfast_job AS job
+                WHERE job.state = 'running' AND job.counted = 1 AND job.queue = :queue AND job.grp = step.grp
+                LIMIT :group_limit
+            )
+        )
+        END,
+        found + (coalesce(places, 0) > 0)
+    FROM step
+    WHERE grp IS NOT NULL
+        AND (is_named OR (number < :probes AND found + (places > 0) < :enough))
+)
+SELECT json_group_array(json_array(grp, places)) FROM (
+    SELECT grp, places FROM step WHERE NOT is_named AND number > 0 ORDER BY number
+);
+
+-- name: claim_candidates
+-- The first due jobs of each of these groups, :most of each.
+SELECT json_group_array(json_array(grp, seq)) FROM (
+    SELECT open.value AS grp, job.seq, job.run_at
+    FROM json_each(:groups) AS open
+    CROSS JOIN holdfast_job AS job
+    WHERE open.value <> '' AND job.seq IN (
+        SELECT one.seq FROM holdfast_job AS one
+        WHERE one.state = 'ready' AND one.grp IS NOT NULL AND one.queue = :queue AND one.priority = :priority
+            AND one.grp = open.value AND one.run_at <= :wall
+            AND one.task IN (SELECT value FROM json_each(:tasks))
+            AND (:started = 1 OR one.on_crash = 'retry')
+        ORDER BY one.run_at, one.seq
+        LIMIT :most
+    )
+    UNION ALL
+    SELECT '', seq, run_at FROM (
+        SELECT one.seq, one.run_at FROM holdfast_job AS one
+        WHERE one.state = 'ready' AND one.grp IS NULL AND one.queue = :queue AND one.priority = :priority
+            AND one.run_at <= :wall
+            AND one.task IN (SELECT value FROM json_each(:tasks))
+            AND (:started = 1 OR one.on_crash = 'retry')
+            AND EXISTS (SELECT 1 FROM json_each(:groups) WHERE value = '')
+        ORDER BY one.run_at, one.seq
+        LIMIT :most
+    )
+    ORDER BY run_at, seq
+);
+
+-- name: claim_these
+UPDATE holdfast_job SET
+    {claimed},
+    counted = :counted
+WHERE seq IN (SELECT value FROM json_each(:seqs)) AND state = 'ready';
+
+-- name: claim_turn
+INSERT INTO holdfast_turn (queue, priority, grp) VALUES (:queue, :priority, :cursor)
+ON CONFLICT (queue, priority) DO UPDATE SET grp = excluded.grp;
+
+-- name: claim_booked
+UPDATE holdfast_queue SET booked_until = :booked_until WHERE name = :queue;
 
 -- name: claim_answers
 {found}
@@ -447,6 +602,18 @@ WHERE job_id = :source AND aside = 0 AND position < :before AND state = 'recorde
     LIMIT :limit OFFSET :skip
 );
 
+-- name: ghosts
+-- The overdue holders of places of these queues. A lease of another boot: as in `overdue`.
+{found} AS job
+    LEFT JOIN holdfast_worker AS holder ON holder.id = job.worker
+    WHERE job.state = 'running'
+        AND job.lease_until <= :lease
+        AND job.queue IN (SELECT value FROM json_each(:queues))
+        AND coalesce(holder.boot_id, :boot_id) = :boot_id
+    ORDER BY job.lease_until, job.seq
+    LIMIT :limit
+);
+
 -- name: deadline
 SELECT job.lease_until FROM holdfast_job AS job
 LEFT JOIN holdfast_worker AS holder ON holder.id = job.worker
@@ -569,9 +736,26 @@ UPDATE holdfast_step SET aside = :seen_fence WHERE job_id = :id AND aside = 0 AN
 UPDATE holdfast_signal SET taken = iif(instr(name, :answer) = 1, coalesce(taken, :aside_from), NULL)
 WHERE job_id = :id AND coalesce(taken, :aside_from) >= :aside_from;
 
--- name: pause
-INSERT INTO holdfast_queue (name, paused) VALUES (:queue, :paused)
-ON CONFLICT (name) DO UPDATE SET paused = excluded.paused;
+-- name: limit
+-- What is set for a queue, pauses included.
+INSERT INTO holdfast_queue (name, paused, paused_until, declared, chosen)
+VALUES (:queue, :paused, :paused_until, :declared, :chosen)
+ON CONFLICT (name) DO UPDATE SET
+    paused = excluded.paused,
+    paused_until = excluded.paused_until,
+    declared = excluded.declared,
+    chosen = excluded.chosen;
+
+-- name: limit_counted
+-- What runs already counts from now on.
+UPDATE holdfast_job SET counted = 1 WHERE state = 'running' AND queue = :queue AND counted = 0;
+
+-- name: limit_resume
+DELETE FROM holdfast_paused_group WHERE queue = :queue;
+
+-- name: limit_pause
+INSERT INTO holdfast_paused_group (queue, grp, paused_until)
+SELECT :queue, key, value FROM json_each(:groups);
 
 -- name: purge
 SELECT json_group_array(json_array(seq, id, queue, state)) FROM (
@@ -698,7 +882,12 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE id 
 -- name: counts
 -- Live states exactly, each from its own index; ended ones from the tally.
 SELECT json_group_array(json_array(queue, state, jobs)) FROM (
-    SELECT queue, 'ready' AS state, count(*) AS jobs FROM holdfast_job WHERE state = 'ready' GROUP BY queue
+    SELECT queue, 'ready' AS state, sum(jobs) AS jobs FROM (
+        SELECT queue, count(*) AS jobs FROM holdfast_job WHERE state = 'ready' AND grp IS NULL GROUP BY queue
+        UNION ALL
+        SELECT queue, count(*) FROM holdfast_job WHERE state = 'ready' AND grp IS NOT NULL GROUP BY queue
+    )
+    GROUP BY queue
     UNION ALL
     SELECT queue, 'running', count(*) FROM holdfast_job WHERE state = 'running' GROUP BY queue
     UNION ALL
@@ -760,13 +949,28 @@ SELECT json_group_array(json_array(
 FROM (SELECT * FROM holdfast_workforce WHERE :gone = 1 OR gone_at IS NULL ORDER BY started_at, id) AS workforce;
 
 -- name: paused
-SELECT json_group_array(name) FROM (SELECT name FROM holdfast_queue WHERE paused = 1 ORDER BY name);
+SELECT json_group_array(name) FROM (
+    SELECT name FROM holdfast_queue
+    WHERE paused = 1 AND (paused_until IS NULL OR paused_until > :wall)
+    ORDER BY name
+);
+
+-- name: queues
+{queue_rows} WHERE :queue IS NULL OR name = :queue;
+
+-- name: places
+SELECT count(*), coalesce(sum(grp = :grp), 0) FROM holdfast_job WHERE state = 'running' AND queue = :queue;
 
 -- name: unserved
 SELECT json_group_array(json_array(task, jobs)) FROM (
     SELECT task, count(*) AS jobs FROM (
         SELECT task FROM holdfast_job
-        WHERE state = 'ready' AND queue IN (SELECT value FROM json_each(:queues)) AND run_at <= :wall
+        WHERE state = 'ready' AND grp IS NULL AND queue IN (SELECT value FROM json_each(:queues)) AND run_at <= :wall
+            AND task NOT IN (SELECT value FROM json_each(:tasks))
+        UNION ALL
+        SELECT task FROM holdfast_job
+        WHERE state = 'ready' AND grp IS NOT NULL AND queue IN (SELECT value FROM json_each(:queues))
+            AND run_at <= :wall
             AND task NOT IN (SELECT value FROM json_each(:tasks))
         LIMIT 1000
     )
@@ -775,7 +979,14 @@ SELECT json_group_array(json_array(task, jobs)) FROM (
 
 -- name: due
 SELECT run_at FROM holdfast_job
-WHERE state = 'ready' AND queue = :queue AND priority = :priority
+WHERE state = 'ready' AND grp IS NULL AND queue = :queue AND priority = :priority
+    AND task IN (SELECT value FROM json_each(:tasks))
+ORDER BY run_at
+LIMIT 1;
+
+-- name: due_grouped
+SELECT run_at FROM holdfast_job
+WHERE state = 'ready' AND grp IS NOT NULL AND queue = :queue
     AND task IN (SELECT value FROM json_each(:tasks))
 ORDER BY run_at
 LIMIT 1;

@@ -5,18 +5,22 @@ from __future__ import annotations
 import sqlite3
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.core import limits
 from holdfast.core.acts import Move
+from holdfast.core.limits import Queue
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.records import Duty, NewJob, Seen
 from holdfast.core.row_text import ANSWER, Awaited
 from holdfast.core.settlement import Settlement, is_as_judged, own_event, stale_report
+from holdfast.core.transitions import shares
 from holdfast.core.verdict import Verdict
 from holdfast.stores import row_json
 from holdfast.stores.protocol import Added, Reply, duty_lost
 from holdfast.stores.sql import load_queries
+from holdfast.stores.sqlite import turns
 
 Q = load_queries("holdfast.stores.sqlite")
 Executes = sqlite3.Connection | sqlite3.Cursor  # what statements are run on; a caller's transaction lends a cursor
@@ -43,6 +47,8 @@ class NewRows:
             stored = db.execute(Q["add_one"], [*before, wall, delay_s, wall, *after])
         else:
             stored = db.execute(Q["add"], {"jobs": self._rows, "wall": wall})
+        if grouped := {job.queue for job in jobs if job.group is not None}:
+            db.execute(Q["add_grouped"], {"queues": row_json.encode(sorted(grouped)).decode()})
         if stored.rowcount == len(jobs):
             return [Added(job.id, False) for job in jobs]
         # Rows are numbered without gaps inside a transaction: what lies below the new ones was there before.
@@ -62,17 +68,28 @@ def _answers(jobs: Sequence[NewJob], found: list[list[Any]]) -> list[Added]:
 
 
 def take(
-    db: sqlite3.Connection, lanes: list[list[Any]], queues: Sequence[str], limit: int, values: dict[str, Any]
-) -> int:
-    """Claim up to `limit` jobs: an even share from each queue first, then whatever is left, in the queues' order."""
+    db: sqlite3.Connection,
+    lanes: list[list[Any]],
+    queues: Sequence[str],
+    by_turns: Mapping[str, Queue],
+    limit: int,
+    values: dict[str, Any],
+) -> tuple[int, bool]:
+    """Claim up to `limit` jobs: an even share from each queue first, then whatever is left, in the queues' order.
+
+    by_turns: the queues with limits, a rate or groups. Return how many, and whether all groups of these were looked at.
+    """
     priorities: dict[str, list[int]] = {queue: [] for queue in queues}
     for queue, priority in lanes:
         priorities[queue].append(priority)
-    even, odd = divmod(limit, max(1, len(queues)))
-    taken = 0
-    shares = [(queue, even + (number < odd)) for number, queue in enumerate(queues)]
-    for queue, share in [*shares, *((queue, limit) for queue in queues)]:
+    taken, whole = 0, True
+    for queue, share in shares(queues, limit):
         wanted = min(share, limit - taken)
+        if queue in by_turns:
+            got, saw_all = turns.take(db, by_turns[queue], wanted, values)
+            taken += got
+            whole = whole and saw_all
+            continue
         for priority in sorted(priorities[queue], reverse=True):
             if wanted <= 0:
                 break
@@ -82,7 +99,7 @@ def take(
             taken += got
         if wanted > 0:
             priorities[queue] = []  # it has no more to give
-    return taken
+    return taken, whole
 
 
 def apply(db: sqlite3.Connection, settlements: Sequence[Settlement], wall: float) -> int:
@@ -242,3 +259,14 @@ def write_tallies(db: sqlite3.Connection, tallies: Counter[tuple[str, State]]) -
 def write_events(db: sqlite3.Connection, events: list[list[Any]], wall: float) -> None:
     if events:
         db.execute(Q["settle_journal"], {"events": row_json.encode(events).decode(), "wall": wall})
+
+
+def set_queue(db: sqlite3.Connection, before: Queue, after: Queue, actor: str | None, wall: float) -> None:
+    """Write what is set for a queue by now, and the lines of the journal; what runs counts if it is to be counted."""
+    db.execute(Q["limit"], row_json.queue(after))
+    if before.paused_groups != after.paused_groups:
+        db.execute(Q["limit_resume"], {"queue": after.name})
+        db.execute(Q["limit_pause"], {"queue": after.name, "groups": row_json.encode(after.paused_groups).decode()})
+    if after.limits.counts:
+        db.execute(Q["limit_counted"], {"queue": after.name})
+    write_events(db, row_json.journal_lines("", 0, None, limits.events(before, after, actor)), wall)

@@ -15,6 +15,7 @@ import msgspec
 from holdfast.clock import Clock, SystemClock, pause
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
+from holdfast.core.limits import GHOSTS_MAX, REPEATS_MAX, Places, Queue, Setting, with_pause, with_setting
 from holdfast.core.machine import State
 from holdfast.core.policy import BEATS_PER_LEASE
 from holdfast.core.records import (
@@ -127,23 +128,35 @@ class SqliteStore:
         limit: int,
         ahead: int = 0,
     ) -> list[Job]:
-        token = {"worker": worker_id, "claim_id": claim_id}
-        known = row_json.encode(tasks).decode()
+        token = {"worker": worker_id, "claim_id": claim_id, "tasks": row_json.encode(tasks).decode()}
         point("claim.before")
-        with self._db.writing() as db:
-            if db.execute(Q["claim_worker"], token).fetchone() is None:
-                raise WorkerGone(f"worker {worker_id} is not enrolled or was declared dead")
-            taken = db.execute(Q["claim_answers"], token).fetchone()[0]
-            if taken == "[]":
-                paused = row_json.names_from(db.execute(Q["paused"]).fetchone()[0])
-                queues = [queue for queue in dict.fromkeys(queues) if queue not in paused]
-                lanes = self._lanes(db, queues)
-                clock = {"wall": self._clock.wall(), "lease": self._clock.lease(), "tasks": known, **token}
-                if statements.take(db, lanes, queues, limit, {**clock, "started": 1}) == limit:
-                    statements.take(db, lanes, queues, ahead, {**clock, "started": 0})
-                taken = db.execute(Q["claim_answers"], token).fetchone()[0]
+        for _ in range(REPEATS_MAX):  # each time with a turn of its own at the write lock
+            taken, whole = self._claim(token, list(dict.fromkeys(queues)), limit, ahead)
+            if taken != "[]" or whole:
+                break
         point("claim.after")
         return row_json.jobs_from(taken)
+
+    def _claim(self, token: dict[str, Any], queues: list[str], limit: int, ahead: int) -> tuple[str, bool]:
+        """Claim once; return the rows, and whether all groups were looked at."""
+        with self._db.writing() as db:
+            if db.execute(Q["claim_worker"], token).fetchone() is None:
+                raise WorkerGone(f"worker {token['worker']} is not enrolled or was declared dead")
+            taken: str = db.execute(Q["claim_answers"], token).fetchone()[0]
+            if taken != "[]":
+                return taken, True
+            wall = self._clock.wall()
+            clock = {"wall": wall, "lease": self._clock.lease(), **token}
+            lanes, set_for = self._lanes(db, queues)
+            if paused := {name for name, queue in set_for.items() if queue.is_paused(wall)}:
+                queues = [name for name in queues if name not in paused]
+                lanes = [lane for lane in lanes if lane[0] not in paused]
+            by_turns = {name: queue for name, queue in set_for.items() if queue.takes_turns}
+            begun, whole = statements.take(db, lanes, queues, by_turns, limit, {**clock, "started": 1})
+            if begun == limit:
+                _, saw_all = statements.take(db, lanes, queues, by_turns, ahead, {**clock, "started": 0})
+                whole = whole and saw_all
+            return db.execute(Q["claim_answers"], token).fetchone()[0], whole
 
     def beat(
         self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
@@ -205,6 +218,14 @@ class SqliteStore:
 
     def locked(self, job_ids: Sequence[str]) -> list[str]:
         return []  # there is one writer, and a lock is on the whole file
+
+    def ghosts(self, queues: Sequence[str]) -> list[Job]:
+        counting = [queue.name for queue in self.queues() if queue.name in queues and queue.limits.counts]
+        if not counting:
+            return []
+        names = row_json.encode(counting).decode()
+        clock = {"lease": self._clock.lease(), "boot_id": self._clock.boot_id}
+        return row_json.jobs_from(self._one("ghosts", {"queues": names, "limit": GHOSTS_MAX, **clock}))
 
     def deadline(self) -> float | None:
         with self._db.reading() as db:
@@ -278,9 +299,25 @@ class SqliteStore:
         with self._db.writing() as db:
             return statements.move(db, moves, self._clock.wall())
 
-    def pause(self, queue: str, paused: bool) -> None:
+    def pause(
+        self,
+        queue: str,
+        paused: bool,
+        *,
+        group: str | None = None,
+        until: float | None = None,
+        actor: str | None = None,
+    ) -> None:
+        self._set_queue(queue, lambda before: with_pause(before, paused, group, until), actor)
+
+    def limit(self, queue: str, setting: Setting, *, declared: bool = False, actor: str | None = None) -> None:
+        self._set_queue(queue, lambda before: with_setting(before, setting, declared=declared), actor)
+
+    def _set_queue(self, name: str, change: Callable[[Queue], Queue], actor: str | None) -> None:
         with self._db.writing() as db:
-            db.execute(Q["pause"], {"queue": queue, "paused": paused})
+            found = row_json.queues_from(db.execute(Q["queues"], {"queue": name}).fetchone()[0])
+            before = found[0] if found else Queue(name=name)
+            statements.set_queue(db, before, change(before), actor, self._clock.wall())
 
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         with self._db.writing() as db:
@@ -354,7 +391,14 @@ class SqliteStore:
         return [worker for worker, _ in row_json.workers_from(self._one("workers", {"gone": gone}))]
 
     def paused(self) -> list[str]:
-        return row_json.names_from(self._one("paused"))
+        return row_json.names_from(self._one("paused", {"wall": self._clock.wall()}))
+
+    def queues(self) -> list[Queue]:
+        return row_json.queues_from(self._one("queues", {"queue": None}))
+
+    def places(self, queue: str, group: str | None = None) -> Places:
+        with self._db.reading() as db:
+            return Places(*db.execute(Q["places"], {"queue": queue, "grp": group}).fetchone())
 
     def unserved(self, queues: Sequence[str], tasks: Sequence[str]) -> Mapping[str, int]:
         values = {
@@ -367,14 +411,19 @@ class SqliteStore:
     # ------------------------------------------------------------------------------------ hints and house
 
     def due(self, queues: Sequence[str], tasks: Sequence[str], *, sleeps: bool = False) -> float | None:
-        known = row_json.encode(tasks).decode()
-        earliest: float | None = None
+        known, wall = row_json.encode(tasks).decode(), self._clock.wall()
+        instants: list[float] = []
         with self._db.reading() as db:
-            for queue, priority in self._lanes(db, queues):
-                row = db.execute(Q["due"], {"queue": queue, "priority": priority, "tasks": known}).fetchone()
-                if row is not None and (earliest is None or row[0] < earliest):
-                    earliest = row[0]
-        return earliest
+            lanes, set_for = self._lanes(db, queues)
+            opens = {name: queue.opens_at(wall) for name, queue in set_for.items()}
+            asked = [("due", {"queue": queue, "priority": priority}) for queue, priority in lanes]
+            asked += [("due_grouped", {"queue": name}) for name, queue in set_for.items() if queue.grouped]
+            for query, values in asked:
+                if (opens_at := opens.get(values["queue"], 0.0)) is None:
+                    continue
+                if (row := db.execute(Q[query], {**values, "tasks": known}).fetchone()) is not None:
+                    instants.append(max(row[0], opens_at))
+        return min(instants, default=None)
 
     def wait(self, timeout_s: float) -> bool:
         return self._commit_watch.wait_for(self._has_changed, timeout_s, self._clock)
@@ -475,10 +524,10 @@ class SqliteStore:
         with self._db.reading() as db:
             return db.execute(Q[query], values or {}).fetchone()[0]
 
-    def _lanes(self, db: sqlite3.Connection, queues: Sequence[str]) -> list[list[Any]]:
-        return row_json.rows_from(
-            db.execute(Q["claim_lanes"], {"queues": row_json.encode(queues).decode()}).fetchone()[0]
-        )
+    def _lanes(self, db: sqlite3.Connection, queues: Sequence[str]) -> tuple[list[list[Any]], dict[str, Queue]]:
+        """Return the (queue, priority) pairs that have ready jobs without a group, and what is set for the queues."""
+        lanes, set_for = db.execute(Q["claim_lanes"], {"queues": row_json.encode(queues).decode()}).fetchone()
+        return row_json.rows_from(lanes), {queue.name: queue for queue in row_json.queues_from(set_for)}
 
     def _is_of_a_dead_boot(self, worker: Worker) -> bool:
         """Boot ids have no order. A worker of another boot is dead when it stays silent for a beat while we look, or
