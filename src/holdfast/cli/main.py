@@ -23,7 +23,7 @@ COMMANDS = {
     "held": "Answer for jobs that wait for a person.",
     "dead": "See, revive and purge jobs that gave up.",
     "queues": "See, pause and resume queues.",
-    "schedules": "See, pause, resume and fire schedules.",
+    "schedules": "See, pause, resume, fire and forget schedules.",
     "workers": "See the workers that run jobs, and forget dead ones.",
     "alerts": "Test the channels that notify people of trouble.",
     "doctor": "Look for trouble, and say what to do about it.",
