@@ -22,7 +22,9 @@ READ = 200  # jobs in one query: a row may be a few megabytes
 LOCK_WAIT_S = 1.0  # for rows that other transactions have locked, after everything else is done
 LOCK_LOOK_S = 0.05
 
+Named = str | Seen  # a job by its id, or as it was when a person saw it
 T = TypeVar("T", Move, Seen)
+N = TypeVar("N", str, Named)
 WritePage = Callable[[Sequence[T]], list[Reply]]
 Page = list[tuple[str, T | HoldfastError]]  # what is to be done to each job, or why nothing is
 
@@ -34,21 +36,22 @@ class Acted(NamedTuple):
     error: HoldfastError | None = None
 
 
-def move_all(store: Store, ids: Sequence[str], decide: Callable[[Job], Verdict]) -> Iterator[list[Acted]]:
+def move_all(store: Store, jobs: Sequence[Named], decide: Callable[[Job], Verdict]) -> Iterator[list[Acted]]:
     """Act on these jobs and yield what became of each, page by page; those whose rows are locked come last.
 
-    `decide` raises `Refused` where there is no such act on a job. No id may come twice.
+    A job that is given as it was seen (`Seen`) is refused if its state or fence is another by now: a person decided
+    about what was listed. `decide` raises `Refused` where there is no such act on a job. No id may come twice.
     """
 
     def move(job: Job) -> Move:
         return Move(job.seen, checked(decide(job)))
 
-    return _act(store, ids, move, store.move)
+    return _act(store, jobs, move, store.move)
 
 
-def delete_all(store: Store, ids: Sequence[str], decide: Callable[[Job], Seen]) -> Iterator[list[Acted]]:
+def delete_all(store: Store, jobs: Sequence[Named], decide: Callable[[Job], Seen]) -> Iterator[list[Acted]]:
     """Delete these jobs; the rest is as in `move_all`."""
-    return _act(store, ids, decide, store.delete)
+    return _act(store, jobs, decide, store.delete)
 
 
 def move_one(store: Store, job: Job, verdict: Verdict) -> None:
@@ -67,15 +70,24 @@ def checked(verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _act(store: Store, ids: Sequence[str], decide: Callable[[Job], T], write: WritePage[T]) -> Iterator[list[Acted]]:
-    return _written(store, (_decided(store, page, decide) for page in _pieces(ids, PAGE)), write)
+def _act(store: Store, jobs: Sequence[Named], decide: Callable[[Job], T], write: WritePage[T]) -> Iterator[list[Acted]]:
+    return _written(store, (_decided(store, page, decide) for page in _pieces(jobs, PAGE)), write)
 
 
-def _pieces(ids: Sequence[str], most: int) -> Iterator[Sequence[str]]:
-    return (ids[start : start + most] for start in range(0, len(ids), most))
+def _pieces(jobs: Sequence[N], most: int) -> Iterator[Sequence[N]]:
+    return (jobs[start : start + most] for start in range(0, len(jobs), most))
 
 
-def _decided(store: Store, ids: Sequence[str], decide: Callable[[Job], T]) -> Page[T]:
+def _decided(store: Store, jobs: Sequence[Named], decide_each: Callable[[Job], T]) -> Page[T]:
+    listed = {each.job_id: each for each in jobs if isinstance(each, Seen)}
+    ids = [each.job_id if isinstance(each, Seen) else each for each in jobs]
+
+    def decide(job: Job) -> T:
+        seen = listed.get(job.id, job.seen)
+        if seen != job.seen:
+            raise _moved_on(seen, job.seen)
+        return decide_each(job)
+
     found = {job_id: each for piece in _pieces(ids, READ) for job_id, each in _read(store, piece, decide)}
     return [(job_id, found.get(job_id) or NotFound(f"there is no job {job_id!r}")) for job_id in ids]
 

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import click
+import click.testing
 import pytest
 
 from holdfast.clock import SystemClock
+from holdfast.core import acts
+from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt
 from holdfast.core.machine import State
-from holdfast.core.records import Filter
-from holdfast.stores.protocol import Store
+from holdfast.core.records import Filter, Job
+from holdfast.core.verdict import Failed
+from holdfast.stores.protocol import Reply, Store
 from holdfast.stores.sql import parse_migration
 from holdfast.stores.sqlite import store as sqlite
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run, lose
-from tests.factory import add, enrol, job_in, park, row, start, start_flow
+from tests.factory import EXPIRED, add, again, enrol, job_in, park, row, settle, start, start_flow
 
 NEW = "CREATE TABLE holdfast_new (x);"
 
@@ -132,6 +139,75 @@ def test_dead_list_and_revive(run: Run, store: Store) -> None:
     assert [job["id"] for job in run.json("dead", "list", "--queue", "mail")] == [one.id]
     run("dead", "revive", one.id)
     assert [row(store, job.id).state for job in (one, two)] == [State.READY, State.DEAD]
+
+
+@pytest.fixture
+def at_the_prompt(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], object]]:
+    """What others do while a person at a terminal reads the question; the answer is yes."""
+    meanwhile: list[Callable[[], object]] = []
+    monkeypatch.setattr(sys.stdin.__class__, "isatty", lambda stream: True, raising=False)
+    monkeypatch.setattr(click.testing._NamedTextIOWrapper, "isatty", lambda stream: True, raising=False)
+    monkeypatch.setattr(click, "confirm", lambda *args, **kwargs: [act() for act in meanwhile])
+    return meanwhile
+
+
+def crash_until_held(store: Store, job: Job) -> None:
+    """Bring a dead job back; its next attempt may have paid, and a person is asked."""
+    [reply] = store.move([Move(job.seen, acts.revive(job, 0.0, actor="bob"))])
+    assert reply is Reply.ACCEPTED
+    settle(store, again(store, row(store, job.id)), EXPIRED)
+    assert row(store, job.id).state is State.HELD
+
+
+def test_revive_all_starts_no_job_that_is_held_by_the_time_of_the_answer(
+    run: Run, store: Store, at_the_prompt: list[Callable[[], object]]
+) -> None:
+    one, other = job_in(store, State.DEAD, on_crash="hold"), job_in(store, State.DEAD)
+    at_the_prompt.append(lambda: crash_until_held(store, one))
+    result = run("dead", "revive", "--all")
+    assert result.stdout == "1 revived\n"
+    now = row(store, one.id)
+    assert (
+        f"Left alone: job {one.id} was dead (fence {one.fence}) and is held (fence {now.fence}) by now" in result.stderr
+    )
+    assert (now.state, row(store, other.id).state) == (State.HELD, State.READY)
+
+
+def test_revive_all_starts_no_job_that_died_a_second_time_after_the_list(
+    run: Run, store: Store, at_the_prompt: list[Callable[[], object]]
+) -> None:
+    job = job_in(store, State.DEAD)
+
+    def die_again() -> None:
+        store.move([Move(job.seen, acts.revive(job, 0.0, actor="bob"))])
+        settle(store, again(store, row(store, job.id)), Failed("the account is closed", final=True))
+
+    at_the_prompt.append(die_again)
+    run("dead", "revive", "--all")
+    assert (row(store, job.id).state, row(store, job.id).fence > job.fence) == (State.DEAD, True)
+
+
+def test_delete_leaves_a_job_that_was_brought_back_at_the_prompt(
+    run: Run, store: Store, at_the_prompt: list[Callable[[], object]]
+) -> None:
+    one, other = job_in(store, State.DEAD), job_in(store, State.DEAD)
+    at_the_prompt.append(lambda: store.move([Move(one.seen, acts.revive(one, 0.0, actor="bob"))]))
+    said = run("jobs", "delete", one.id, other.id, code=6)
+    assert f"job {one.id} was dead" in said.stderr
+    assert (row(store, one.id).state, store.get(other.id)) == (State.READY, None)
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [(State.HELD, "holdfast held approve"), (State.CANCELLED, "holdfast jobs retry"), (State.READY, "not dead")],
+)
+def test_dead_revive_refuses_a_job_that_is_not_dead(run: Run, store: Store, state: State, told: str) -> None:
+    job = job_in(store, state)
+    for fence in ((), ("--fence", str(job.fence))):
+        said = run("dead", "revive", job.id, *fence, code=6).stderr
+        assert f"is {state.value}, not dead" in said
+        assert told in said
+    assert row(store, job.id) == job
 
 
 def test_revive_all_leaves_alone_what_it_must(run: Run, store: Store) -> None:

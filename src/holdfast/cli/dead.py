@@ -27,8 +27,8 @@ from holdfast.cli.types import (
     yes_option,
 )
 from holdfast.core.machine import State
-from holdfast.core.records import Filter
-from holdfast.errors import UsageError
+from holdfast.core.records import Filter, Job, Seen
+from holdfast.errors import Refused, UsageError
 from holdfast.stores.protocol import Store
 
 _PAGE = 500
@@ -96,24 +96,37 @@ def revive(
     if every:
         _revive_all(Filter(states=(State.DEAD,), queue=queue, task=task, limit=_PAGE), person(by), note, yes, as_json)
     else:
-        revive_each(job_ids, repeat_step, by, note, fence, as_json)
+        revive_each(job_ids, repeat_step, by, note, fence, as_json, _check_dead)
+
+
+def _check_dead(job: Job) -> None:
+    """Refuse a job that was brought back meanwhile, or that waits for another decision than this one."""
+    if job.state is State.HELD:
+        raise Refused(
+            f"job {job.id} is held, not dead: it waits for an answer. Look at it, then run it again with "
+            f"`holdfast held approve {job.id}`"
+        )
+    if job.state is State.CANCELLED:
+        raise Refused(f"job {job.id} is cancelled, not dead; to bring it back: holdfast jobs retry {job.id}")
+    if job.state is not State.DEAD:
+        raise Refused(f"job {job.id} is {job.state.value}, not dead; nothing was changed")
 
 
 def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bool) -> None:
     """Revive page by page those that were dead when we began; what moved on meanwhile is left alone."""
     with opened_store(bulk=True) as store:
-        ids, opened = _dead_jobs(store, where)
-        if not ids and not opened:
+        listed, opened = _dead_jobs(store, where)
+        if not listed and not opened:
             suggest_task(store, where.task, [State.DEAD])
-        if ids:
-            confirm(f"Revive {insight.counted(len(ids), 'dead job')}?", yes)
+        if listed:
+            confirm(f"Revive {insight.counted(len(listed), 'dead job')}?", yes)
         revived = 0
         refused: list[str] = []
         how_far = noting(
-            lambda: f"at least {revived} of {insight.counted(len(ids), 'job')} revived; repeat it for the others"
+            lambda: f"at least {revived} of {insight.counted(len(listed), 'job')} revived; repeat it for the others"
         )
-        with Progress("reviving", len(ids)) as progress, how_far:
-            for page in move_all(store, ids, lambda job: revival(store, job, by, note)):
+        with Progress("reviving", len(listed)) as progress, how_far:
+            for page in move_all(store, listed, lambda job: revival(store, job, by, note)):
                 refused += [str(acted.error) for acted in page if acted.error is not None]
                 revived += sum(acted.error is None for acted in page)
                 progress.advance(len(page))
@@ -133,16 +146,19 @@ def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bo
         )
 
 
-def _dead_jobs(store: Store, where: Filter) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return the ids of dead jobs, and apart from these the workflows with an open step, each with that step."""
-    ids: list[str] = []
+def _dead_jobs(store: Store, where: Filter) -> tuple[list[Seen], list[tuple[str, str]]]:
+    """Return the dead jobs as they are now, and apart from these the workflows with an open step, each with its step.
+
+    Between this list and the act a person is asked, and others act: only those that are still the same are revived.
+    """
+    listed: list[Seen] = []
     opened: list[tuple[str, str]] = []
     for job in insight.all_jobs(store, where):
         if job.open_step is None:
-            ids.append(job.id)
+            listed.append(job.seen)
         else:
             opened.append((job.id, job.open_step))
-    return ids, opened
+    return listed, opened
 
 
 @dead.command(

@@ -177,13 +177,20 @@ def retry(
 
 
 def revive(
-    job_ids: Sequence[str], repeat_step: bool, by: str | None, note: str | None, fence: int | None, as_json: bool
+    job_ids: Sequence[str],
+    repeat_step: bool,
+    by: str | None,
+    note: str | None,
+    fence: int | None,
+    as_json: bool,
+    check: Callable[[Job], None] = lambda job: None,
 ) -> None:
-    """Revive these jobs."""
+    """Revive these jobs, unless `check` raises `Refused`."""
     actor = person(by)
 
     def decide(store: Store, job: Job) -> Verdict:
-        return revival(store, acts.as_seen(job, fence), actor, note, repeat_step=repeat_step)
+        check(acts.as_seen(job, fence))
+        return revival(store, job, actor, note, repeat_step=repeat_step)
 
     move_each(job_ids, decide, as_json)
 
@@ -220,6 +227,10 @@ def delete(job_ids: tuple[str, ...], fence: int | None, yes: bool, as_json: bool
     workflow has not read yet is lost with its job, and the workflow fails with NotFound.
     """
     require_one(fence, job_ids)
+    listed: dict[str, Seen] = {}
+    if not yes and sys.stdin.isatty():  # the answer is about the jobs as they are now
+        with opened_store(bulk=True) as store:
+            listed = {job.id: job.seen for job in rows_of(store, list(dict.fromkeys(job_ids)), READ)}
     confirm(f"Delete {insight.counted(len(set(job_ids)), 'job')} for good?", yes)
 
     deleted: dict[str, Job] = {}  # as they were, if they are to be shown
@@ -239,7 +250,7 @@ def delete(job_ids: tuple[str, ...], fence: int | None, yes: bool, as_json: bool
         return seen
 
     def remove(store: Store, ids: Sequence[str]) -> Iterator[list[Acted]]:
-        return delete_all(store, ids, partial(decide, store))
+        return delete_all(store, [listed.get(job_id, job_id) for job_id in ids], partial(decide, store))
 
     act_on_all(job_ids, remove, as_json, deleted)
 
