@@ -9,10 +9,13 @@ connection of a driver does not tell.
 
 from __future__ import annotations
 
+import abc
 import asyncio
-import concurrent.futures
 import contextlib
+import contextvars
 import functools
+import os
+import socket
 import sys
 import threading
 import weakref
@@ -22,15 +25,94 @@ from typing import Any, TypeVar
 from holdfast.errors import StoreUnavailable, UsageError
 
 T = TypeVar("T")
-RunCoroutine = Callable[[Coroutine[Any, Any, Any]], Any]
+
+_STOP_S = 5.0  # how long a cancelled enqueue waits for a server to stop its statement
+_STOP_AGAIN_S = 0.1  # a request to stop is lost if the statement has not begun
 
 
-class LoopConnection:
-    """A driver's connection that belongs to an event loop, and how code that does not await waits for it."""
+class LoopConnection(abc.ABC):
+    """A driver's connection that belongs to an event loop, and how code that does not await uses it.
 
-    def __init__(self, connection: Any, wait: RunCoroutine) -> None:
+    The caller may be cancelled at any moment. No step is cancelled with it, because a driver that is interrupted may
+    leave a transaction half begun or half ended. The server is asked to stop a statement, the steps that clean up
+    follow, and only then does the caller hear of its cancellation.
+    """
+
+    def __init__(self, connection: Any) -> None:
         self.connection = connection
-        self.wait = wait
+        self._cancelled = False
+        self._has_statement = False  # under way, which may be stopped
+        self._stopping = asyncio.Lock()
+
+    @abc.abstractmethod
+    def wait(self, step: Coroutine[Any, Any, T]) -> T:
+        """Run a statement; once the caller is cancelled, it is stopped or does not begin."""
+
+    @abc.abstractmethod
+    def finish(self, step: Coroutine[Any, Any, T]) -> T:
+        """Run the step to its end, also if the caller is cancelled: it begins or ends a transaction."""
+
+    def check(self) -> None:
+        """Raise CancelledError if the caller was cancelled: what was done is to be undone."""
+        if self._cancelled:
+            raise asyncio.CancelledError
+
+    async def outlast(self, working: asyncio.Future[Any]) -> None:
+        """Stop the statement that is under way, and return when nobody uses the connection any more.
+
+        If that takes longer than `_STOP_S`, the connection is cut: the server does not answer.
+        """
+        self._cancelled = True
+        now = asyncio.get_running_loop().time
+        give_up_at = now() + _STOP_S
+        stopping: asyncio.Future[None] | None = None
+        while not working.done():
+            if self._has_statement and (stopping is None or stopping.done()):
+                stopping = asyncio.ensure_future(self._stop_statement())
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([working], timeout=_STOP_AGAIN_S)
+            if now() >= give_up_at:
+                self._cut()
+
+    def ended(self) -> None:
+        """Raise CancelledError if the caller was cancelled, when what was done can no longer be undone: the caller must
+        not commit it."""
+        is_open = self.connection.info.transaction_status.name != "IDLE"
+        if self._cancelled and is_open:
+            self._cut()
+        self.check()
+
+    async def _stop_statement(self) -> None:
+        async with self._stopping:
+            if self._has_statement:
+                with contextlib.suppress(Exception):  # the server cannot be reached: the connection is cut in the end
+                    await self.connection.cancel_safe(timeout=_STOP_S)
+
+    async def _statement(self, step: Coroutine[Any, Any, T]) -> T:
+        if self._cancelled:
+            step.close()
+            raise asyncio.CancelledError
+        self._has_statement = True
+        try:
+            return await self._uninterrupted(step)
+        finally:
+            self._has_statement = False
+
+    async def _ending(self, step: Coroutine[Any, Any, T]) -> T:
+        async with self._stopping:  # a request to stop that is on its way would stop this step
+            return await self._uninterrupted(step)
+
+    async def _uninterrupted(self, step: Coroutine[Any, Any, T]) -> T:
+        try:
+            return await step
+        except asyncio.CancelledError:  # by a loop that shuts down, which cancels every task
+            self._cut()
+            raise
+
+    def _cut(self) -> None:
+        """Make the connection fail from now on, also for code that waits for it: nobody knows its state."""
+        with contextlib.suppress(Exception), socket.socket(fileno=os.dup(self.connection.fileno())) as ours:
+            ours.shutdown(socket.SHUT_RDWR)
 
 
 def after_commit(connection: object, call: Callable[[], object]) -> None:
@@ -54,7 +136,7 @@ def driver_connection(given: object) -> object:
             found = _below_sqlalchemy(given)
             _watch_pool(given, found)
         # Inside SQLAlchemy's run_sync: below the plain session is a driver that is awaited.
-        return LoopConnection(found, sys.modules["sqlalchemy"].util.await_only) if _is_awaited(found) else found
+        return _Inline(found) if _is_awaited(found) else found
     if _comes_from(given, "django"):
         with _refusing(given):
             return _below_django(given)
@@ -65,46 +147,61 @@ async def lend(given: object, work: Callable[[object], T]) -> T:
     """Do the work in a thread, with the driver's connection below `given`; the event loop goes on meanwhile.
 
     Returns, or raises, when the thread has done with the connection, also when we are cancelled: then the statement
-    that is under way is stopped, and nobody uses the connection any more.
+    that is under way is stopped, its savepoint is rolled back, and nobody uses the connection any more. If the server
+    does not answer, or the savepoint is gone already, the connection is made to fail instead.
     """
     with _refusing(given):
         found = await _below_async(given)
-    loan = _Loan(asyncio.get_running_loop())
-    lent = LoopConnection(found, loan.wait) if _is_awaited(found) else found
-    working = asyncio.ensure_future(asyncio.to_thread(work, lent))
+    loop = asyncio.get_running_loop()
+    loan = _Loan(found, loop) if _is_awaited(found) else None
+    # Not a task: a loop that shuts down cancels all of them, and the thread would go on.
+    working = loop.run_in_executor(None, contextvars.copy_context().run, work, found if loan is None else loan)
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:
-        loan.stop()
+        if loan is not None:
+            await loan.outlast(working)
         while not working.done():
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.wait([working])
-        if not working.cancelled():
-            working.exception()  # it is of no interest any more, and asyncio wants it looked at
+        if not working.cancelled() and working.exception() is None and loan is not None:
+            loan.ended()
         raise
 
 
-class _Loan:
+class _Loan(LoopConnection):
     """The use of an event loop's connection by one thread, step by step."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, connection: Any, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(connection)
         self._loop = loop
-        self._lock = threading.Lock()
-        self._step: concurrent.futures.Future[Any] | None = None
-        self._stop = False
 
-    def wait(self, step: Coroutine[Any, Any, Any]) -> Any:
-        with self._lock:
-            future = self._step = asyncio.run_coroutine_threadsafe(step, self._loop)
-            if self._stop:
-                self._stop = False
-                future.cancel()
-        return future.result()
+    def wait(self, step: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(self._statement(step), self._loop).result()
 
-    def stop(self) -> None:
-        """Cancel the step that is under way, or else the next. Those after it are let through: they clean up."""
-        with self._lock:
-            self._stop = self._step is None or not self._step.cancel()
+    def finish(self, step: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(self._ending(step), self._loop).result()
+
+
+class _Inline(LoopConnection):
+    """The use of such a connection inside SQLAlchemy's `run_sync`, by the caller's own task."""
+
+    def wait(self, step: Coroutine[Any, Any, T]) -> T:
+        found: T = sys.modules["sqlalchemy"].util.await_only(self._shielded(self._statement(step)))
+        self.check()
+        return found
+
+    def finish(self, step: Coroutine[Any, Any, T]) -> T:
+        found: T = sys.modules["sqlalchemy"].util.await_only(self._shielded(self._ending(step)))
+        return found
+
+    async def _shielded(self, step: Coroutine[Any, Any, T]) -> T:
+        running = asyncio.ensure_future(step)
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            await self.outlast(running)
+        return running.result()
 
 
 def _below_sqlalchemy(given: Any) -> object:

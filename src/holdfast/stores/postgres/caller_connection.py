@@ -80,6 +80,8 @@ class Callers:
             try:
                 self._check_identity(connection, cursor, begins=many)
                 yield cast(Cursor, cursor)
+                if isinstance(connection, AwaitedConnection):
+                    connection.check()
             except BaseException:
                 with suppress(psycopg.Error):  # the connection may be lost, which the first error says better
                     connection.rollback()  # there was nothing in it but what we did
@@ -164,6 +166,9 @@ class AwaitedConnection:
     def __init__(self, awaited: LoopConnection) -> None:
         self.real: psycopg.AsyncConnection[Any] = awaited.connection
         self.wait = awaited.wait
+        self.check = awaited.check
+        self._finish = awaited.finish
+        self._ended = awaited.ended
         self.closed = self.real.closed
         self.autocommit = self.real.autocommit
         self.info = self.real.info
@@ -173,18 +178,27 @@ class AwaitedConnection:
         return AsyncCallerCursor(self)
 
     def rollback(self) -> None:
-        self.wait(self.real.rollback())
+        try:
+            self._finish(self.real.rollback())
+        finally:
+            self.check()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
         block = self.real.transaction()
-        self.wait(_entered(block))
+        self._finish(_entered(block))
         try:
+            self.check()
             yield
+            self.check()
         except BaseException as error:
-            self.wait(_left(block, error))
+            try:
+                self._finish(_left(block, error))
+            finally:
+                self.check()
             raise
-        self.wait(_left(block, None))
+        self._finish(_left(block, None))
+        self._ended()
 
 
 class AsyncCallerCursor:
