@@ -383,3 +383,28 @@ def test_a_silent_worker_is_forgotten_with_its_jobs_recovered(run: Run, store: S
     assert [each.name for each in store.workers()] == ["box/1"]
     [zombie] = store.journal(job.id, ["zombie"])
     assert "forgotten by ann" in zombie.detail["cause"]
+
+
+def test_limits_are_set_shown_and_taken_back(run: Run, store: Store) -> None:
+    assert run("queues", "limit", "mail").stdout == "mail: no limits\n"
+    shown = run(
+        "queues", "limit", "mail", "20", "--group-limit", "2", "--rate", "100/60s", "--burst", "5", "--by", "ann"
+    )
+    assert shown.stdout == "mail: limit 20, 2 for each group, rate 100/60s, burst 5\n"
+    assert run("queues", "limit", "mail", "--rate", "none").stdout == "mail: limit 20, 2 for each group\n"
+    view = run.json("queues", "limit", "mail", "none")
+    assert (view["limit"], view["group_limit"], view["rate"]) == (None, 2, None)
+    assert run("queues", "limit", "mail", "--clear").stdout == "mail: no limits\n"
+    assert {event.actor for event in store.journal(kinds=["limited"])} >= {"ann"}
+
+
+def test_a_group_is_paused_until_an_instant(run: Run, store: Store) -> None:
+    run("queues", "pause", "mail", "--group", "acme", "--until", "15m", "--by", "ann")
+    [queue] = store.queues()
+    assert list(queue.paused_groups) == ["acme"]
+    assert (queue.paused_groups["acme"] or 0) - store.now().wall == pytest.approx(900 + PAST_S, abs=60)
+    run("queues", "resume", "mail", "--group", "acme")
+    assert store.queues()[0].paused_groups == {}
+    run("queues", "pause", "mail", "--until", "2030-01-31T08:00Z")
+    assert store.queues()[0].paused_until == 1896076800.0
+    assert run("queues", "pause", "mail", "--until", "soon", code=2).exit_code == 2

@@ -60,7 +60,7 @@ class Claimers:
 
     def kill(self, number: int) -> None:
         self._processes[number].kill()
-        self._processes[number].wait()
+        self._processes[number].communicate()
         self._processes[number] = self._start(number)
 
     def end(self) -> list[tuple[int, int, int]]:
@@ -68,7 +68,7 @@ class Claimers:
         for process in self._processes:
             process.send_signal(signal.SIGKILL)
         for process in self._processes:
-            process.wait()
+            process.communicate()
         seen = []
         for number in range(CLAIMERS):
             path = Path(f"{self._report}.{number}")

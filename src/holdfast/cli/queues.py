@@ -160,7 +160,7 @@ def limit(
     elif given or clear:
         acknowledge(f"{clean(name)}: {_limits(view) or 'no limits'}")
     else:
-        say(f"{clean(name)}: {_limits(view) or 'no limits'}")
+        click.echo(f"{clean(name)}: {_limits(view) or 'no limits'}")
 
 
 group_option = click.option("--group", type=Text(), metavar="GROUP", help="Only the jobs of this group.")
