@@ -415,7 +415,7 @@ def test_a_worker_is_not_declared_dead_before_its_claim_beside_a_locked_row_is_o
 ) -> None:
     worker = enrol(store)
     with psycopg.connect(server.url) as claiming:
-        claiming.execute(store._db["claim_aside"], {"worker": worker})
+        claiming.execute(store._db["claim_locked"], {"worker": worker})
         with pytest.raises(StoreLocked):
             store.retire(worker, "dead")
     assert store.retire(worker, "dead")
