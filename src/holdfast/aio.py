@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from holdfast.app import App
 from holdfast.enqueueing import ADD_AT_ONCE, EnqueueStream, OnProgress, StreamProgress
+from holdfast.errors import UsageError
 from holdfast.jobs import Job
 from holdfast.stores.caller_connection import lend
 from holdfast.tasks import Draft
@@ -31,6 +32,73 @@ def _awaited(
         return await asyncio.to_thread(verb, self._app, *args, **kwargs)
 
     return awaited
+
+
+class AsyncEnqueueStream(AsyncIterator[StreamProgress]):
+    """Stores drafts as it is iterated over; see `App.enqueue_stream`.
+
+    A class, and no async generator: one of these is finished by the first error, and the rest would be lost. A step
+    that the caller stops to await goes on in its thread, and the next step returns what became of it.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        drafts: Iterable[Draft[Any]] | AsyncIterable[Draft[Any]],
+        chunk: int,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self._drafts = aiter(drafts) if isinstance(drafts, AsyncIterable) else None
+        plain = () if isinstance(drafts, AsyncIterable) else drafts
+        self._stream = EnqueueStream(app, plain, chunk, on_progress)
+        self._step: asyncio.Task[StreamProgress | None] | None = None
+        self._is_busy = False
+        self._was_cancelled = False  # while the iterable made a draft: a generator is finished by that
+
+    async def __anext__(self) -> StreamProgress:
+        if self._is_busy:
+            raise UsageError("this enqueue_stream is being iterated over already; give each task a stream of its own")
+        self._is_busy = self._stream.began = True
+        try:
+            progress = await self._next()
+        finally:
+            self._is_busy = False
+        if progress is None:
+            raise StopAsyncIteration
+        return progress
+
+    async def _next(self) -> StreamProgress | None:
+        if self._step is None or self._step.cancelled():
+            if self._drafts is not None:
+                await self._fill(self._drafts)
+            self._step = asyncio.create_task(asyncio.to_thread(next, self._stream, None))
+        try:
+            progress = await asyncio.shield(self._step)
+        except Exception:  # not if only the caller was cancelled
+            self._step = None
+            raise
+        self._step = None
+        return progress
+
+    async def _fill(self, drafts: AsyncIterator[Draft[Any]]) -> None:
+        while not self._stream.is_full:
+            try:
+                draft = await anext(drafts)
+            except StopAsyncIteration:
+                if self._was_cancelled:
+                    raise UsageError(
+                        "the iterable of this enqueue_stream was cancelled while it made a draft, and ended: perhaps "
+                        f"there was more. {self._stream.total:,} jobs of the stream are stored; repeat it"
+                    ) from None
+                return
+            except asyncio.CancelledError:
+                self._was_cancelled = True
+                raise
+            except Exception as error:
+                self._stream.note_failure(error)
+                raise
+            self._was_cancelled = False
+            self._stream.take(draft)
 
 
 class AsyncApp:
@@ -53,25 +121,14 @@ class AsyncApp:
 
     enqueue_many.__doc__ = App.enqueue_many.__doc__
 
-    async def enqueue_stream(
+    def enqueue_stream(
         self,
         drafts: Iterable[Draft[Any]] | AsyncIterable[Draft[Any]],
         *,
         chunk: int = ADD_AT_ONCE,
         on_progress: OnProgress | None = None,
     ) -> AsyncIterator[StreamProgress]:
-        if isinstance(drafts, AsyncIterable):
-            stream = EnqueueStream(self._app, (), chunk, on_progress)
-            async for draft in drafts:
-                stream.take(draft)
-                if stream.is_full:
-                    yield await asyncio.to_thread(stream.store)
-            if not stream.is_empty:
-                yield await asyncio.to_thread(stream.store)
-        else:
-            stream = EnqueueStream(self._app, drafts, chunk, on_progress)
-            while (progress := await asyncio.to_thread(next, stream, None)) is not None:
-                yield progress
+        return AsyncEnqueueStream(self._app, drafts, chunk, on_progress)
 
     enqueue_stream.__doc__ = App.enqueue_stream.__doc__
 

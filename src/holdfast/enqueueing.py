@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,23 +43,32 @@ class EnqueueStream(Iterator[StreamProgress]):
         self._on_progress = on_progress
         self._batch: list[NewJob] = []  # what is not stored yet
         self._characters = 0
-        self._began = False
+        self._one_at_a_time = threading.Lock()
+        self.began = False
         self.total = 0
 
     def __next__(self) -> StreamProgress:
-        self._began = True
+        self.began = True
+        if not self._one_at_a_time.acquire(blocking=False):
+            raise UsageError("this enqueue_stream is being iterated over already; give each thread a stream of its own")
+        try:
+            self._fill()
+            if not self._batch:
+                raise StopIteration
+            return self._store_batch()
+        finally:
+            self._one_at_a_time.release()
+
+    def _fill(self) -> None:
         while not self.is_full:
             try:
-                draft = next(self._drafts, None)
+                draft = next(self._drafts)
+            except StopIteration:
+                return
             except Exception as error:
-                error.add_note(f"{self.total:,} jobs of the stream are stored; those of this chunk are not")
+                self.note_failure(error)
                 raise
-            if draft is None:
-                break
             self.take(draft)
-        if not self._batch:
-            raise StopIteration
-        return self.store()
 
     @property
     def is_full(self) -> bool:
@@ -66,21 +76,19 @@ class EnqueueStream(Iterator[StreamProgress]):
         most = min(self._chunk, self._app.store.add_at_once)
         return len(self._batch) >= most or self._characters >= ADD_CHARACTERS
 
-    @property
-    def is_empty(self) -> bool:
-        """Say whether everything that was taken is stored."""
-        return not self._batch
+    def note_failure(self, error: Exception) -> None:
+        """Add to an error of the drafts how many jobs are stored."""
+        error.add_note(f"{self.total:,} jobs of the stream are stored; those of this chunk are not")
 
     def take(self, draft: Draft[Any]) -> None:
         """Keep a job for the next transaction."""
-        self._began = True
         check_draft(self._app, draft)
         if draft.connection is not None:
             raise UsageError("enqueue_stream commits chunk by chunk; for a connection of yours use app.enqueue_many")
         self._batch.append(draft.new)
         self._characters += len(draft.new.payload)
 
-    def store(self) -> StreamProgress:
+    def _store_batch(self) -> StreamProgress:
         """Store what was taken. After an error it is still there: the next call stores it."""
         batch = self._batch
         try:
@@ -102,7 +110,7 @@ class EnqueueStream(Iterator[StreamProgress]):
         return progress
 
     def __del__(self) -> None:
-        if not getattr(self, "_began", True):
+        if not getattr(self, "began", True):
             words = "app.enqueue_stream(…) was never iterated over: nothing is stored"
             with contextlib.suppress(Exception):
                 warnings.warn(words, RuntimeWarning, stacklevel=2, source=self)

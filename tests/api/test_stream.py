@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -90,6 +91,113 @@ def test_an_error_of_the_store_says_how_many_are_stored_and_can_be_passed(
     assert met.value.stored_count == 10
     assert [progress.total for progress in stream] == [20, 30]
     assert app.counts()["ready"] == 30
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_async_stream_goes_on_after_an_error_of_the_store(
+    app: App, send: Task[[int], None], monkeypatch: pytest.MonkeyPatch, is_async: bool
+) -> None:
+    app.store.add_at_once = 1_000
+
+    async def made() -> AsyncIterator[Draft[None]]:
+        for draft in drafts(send, 0, 30):
+            yield draft
+
+    def fails(*_: Any) -> Any:
+        raise StoreUnavailable("gone")
+
+    async def story() -> list[int]:
+        stream = app.aio.enqueue_stream(made() if is_async else drafts(send, 0, 30), chunk=10)
+        first = await anext(stream)
+        with monkeypatch.context() as broken:
+            broken.setattr(app.store, "add", fails)
+            for _ in range(2):
+                with pytest.raises(StoreUnavailable, match=r"^10 jobs of the stream are stored. The next 10 failed"):
+                    await anext(stream)
+        return [first.total] + [progress.total async for progress in stream]
+
+    assert asyncio.run(story()) == [10, 20, 30]
+    assert app.counts()["ready"] == 30
+
+
+def test_an_async_stream_goes_on_after_a_step_ran_out_of_time(
+    app: App, send: Task[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app.store.add_at_once = 1_000
+    add, begun, may_store = app.store.add, threading.Event(), threading.Event()
+
+    def slow(*given: Any) -> Any:
+        begun.set()
+        assert may_store.wait(30)
+        return add(*given)
+
+    monkeypatch.setattr(app.store, "add", slow)
+
+    async def story() -> list[StreamProgress]:
+        stream = app.aio.enqueue_stream(drafts(send, 0, 30), chunk=10)
+        step = asyncio.create_task(anext(stream))  # type: ignore[arg-type]
+        await asyncio.to_thread(begun.wait, 30)
+        with pytest.raises(UsageError, match="iterated over already"):
+            await anext(stream)
+        step.cancel()  # as asyncio.wait_for and asyncio.timeout do
+        with pytest.raises(asyncio.CancelledError):
+            await step
+        may_store.set()
+        return [progress async for progress in stream]
+
+    assert asyncio.run(story()) == [(10, 0, 10), (10, 0, 20), (10, 0, 30)]
+
+
+def test_an_async_generator_that_a_timeout_has_finished_is_no_end_of_the_stream(
+    app: App, send: Task[[int], None]
+) -> None:
+    async def made() -> AsyncIterator[Draft[None]]:
+        yield send.job(1)
+        await asyncio.Event().wait()
+
+    async def story() -> None:
+        stream = app.aio.enqueue_stream(made(), chunk=10)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(stream), 0.01)
+        for _ in range(2):
+            with pytest.raises(UsageError, match=r"perhaps there was more. 0 jobs of the stream are stored"):
+                await anext(stream)
+
+    asyncio.run(story())
+
+
+def test_a_draft_that_is_none_is_no_end_of_the_stream(app: App, send: Task[[int], None]) -> None:
+    made = [send.job(1), None, send.job(2)]
+    with pytest.raises(UsageError, match="None is not a job of this app"):
+        list(app.enqueue_stream(iter(made)))  # type: ignore[arg-type]
+
+    async def story() -> None:
+        with pytest.raises(UsageError, match="None is not a job of this app"):
+            await anext(app.aio.enqueue_stream(made))  # type: ignore[arg-type]
+
+    asyncio.run(story())
+
+
+def test_a_second_thread_cannot_iterate_over_a_stream(app: App, send: Task[[int], None]) -> None:
+    refused: list[str] = []
+
+    def made() -> Iterator[Draft[None]]:
+        yield send.job(1)
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        yield send.job(2)
+
+    def other() -> None:
+        try:
+            next(stream)
+        except Exception as error:
+            refused.append(f"{type(error).__name__}: {error}")
+
+    stream = app.enqueue_stream(made())
+    assert [each.total for each in stream] == [2]
+    [words] = refused
+    assert words.startswith("UsageError: this enqueue_stream is being iterated over already")
 
 
 def test_an_error_of_the_iterable_says_how_many_are_stored(app: App, send: Task[[int], None]) -> None:
