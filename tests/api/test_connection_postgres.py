@@ -20,6 +20,7 @@ from sqlalchemy.pool import NullPool
 
 from holdfast import App
 from holdfast.errors import StoreUnavailable, UsageError
+from holdfast.stores import caller_connection
 from tests.api.doors import DOORS, AsyncPsycopg, Django, Psycopg, SqlAlchemySession, driver
 
 
@@ -91,6 +92,32 @@ def test_a_connection_of_sqlalchemy_tells_of_its_commit_when_it_is_given_back(
     assert wakeups(outside) == 0
     door.close()
     assert wakeups(outside) == 1
+
+
+def test_a_connection_that_is_never_given_back_does_not_collect_what_to_tell(app: App, postgres: str) -> None:
+    ship = app.task(ship_order)
+    engine = sqlalchemy.create_engine(driver(postgres), poolclass=NullPool)
+    with engine.connect() as connection:
+        for number in range(20):
+            ship.using(connection=connection, queue=f"q{number % 2}").enqueue(number)
+            connection.commit()
+        below = connection.connection.driver_connection
+        assert list(caller_connection._calls[below].values()) == [{"q0", "q1"}]
+
+
+def test_the_raw_connection_of_an_engine_may_be_used(app: App, postgres: str) -> None:
+    ship = app.task(ship_order)
+    engine = sqlalchemy.create_engine(driver(postgres), poolclass=NullPool)
+    connection = engine.raw_connection()
+    ship.using(connection=connection).enqueue(1)
+    connection.rollback()
+    ship.using(connection=connection).enqueue(2)
+    assert app.counts()["ready"] == 0
+    connection.commit()
+    assert app.counts()["ready"] == 1
+    connection.close()
+    with pytest.raises(UsageError):
+        ship.using(connection=connection).enqueue(3)
 
 
 def test_the_callers_transaction_may_be_prepared(app: App, door: Psycopg, outside: psycopg.Connection[Any]) -> None:

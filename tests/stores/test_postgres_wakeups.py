@@ -371,6 +371,28 @@ def test_hooks_of_callers_share_one_thread() -> None:
     assert server.sent == [[f"q{number}" for number in range(8)]]
 
 
+def test_a_commit_does_not_fail_where_no_thread_can_be_started_and_the_next_hint_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`RLIMIT_NPROC`, a pids limit, or an interpreter of Python 3.12 that shuts down."""
+    server: Any = Server()
+    sender = WakeupSender(server, FakeClock())
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", _no_thread)
+        sender.committed_elsewhere(["q"])
+        sender.committed_elsewhere(["q"])
+    assert server.sent == []
+    with sender._sending:
+        sender.committed_elsewhere(["r"])
+        [thread] = [each for each in threading.enumerate() if each.name == "holdfast-wakeup"]
+    thread.join(PATIENCE_S)
+    assert server.sent == [["q", "r"]]
+
+
+def _no_thread(_: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_a_hint_that_cannot_be_sent_is_no_error_of_the_enqueue_and_is_tried_again() -> None:
     server: Any = Server()
     clock = FakeClock()

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 from holdfast.errors import StoreUnavailable, UsageError
 
 T = TypeVar("T")
+Tell = Callable[[set[str]], object]  # of jobs in these queues that are committed
 
 _STOP_S = 5.0  # how long a cancelled enqueue waits for a server to stop its statement
 _STOP_AGAIN_S = 0.1  # a request to stop is lost if the statement has not begun
@@ -115,12 +116,13 @@ class LoopConnection(abc.ABC):
             ours.shutdown(socket.SHUT_RDWR)
 
 
-def after_commit(connection: object, call: Callable[[], object]) -> None:
-    """Have `call` made after the commit of the transaction that is open on this connection of a driver, if it was
-    found below one of SQLAlchemy's or Django's. It may be made after a rollback too, and in any thread."""
+def after_commit(connection: object, tell: Tell, queues: set[str]) -> None:
+    """Call `tell` with these queues after the commit of the transaction that is open on this connection of a driver, if
+    it was found below one of SQLAlchemy's or Django's. It may be called after a rollback too, in any thread, and once
+    for several transactions."""
     with _lock, contextlib.suppress(TypeError):
         if connection in _calls:
-            _calls[connection].append(call)
+            _calls[connection].setdefault(tell, set()).update(queues)
 
 
 def driver_connection(given: object) -> object:
@@ -133,8 +135,11 @@ def driver_connection(given: object) -> object:
         )
     if _comes_from(given, "sqlalchemy"):
         with _refusing(given):
-            found = _below_sqlalchemy(given)
-            _watch_pool(given, found)
+            if hasattr(given, "driver_connection"):  # of `engine.raw_connection()`: it is used as the driver's own
+                found = given.driver_connection
+            else:
+                found = _below_sqlalchemy(given)
+                _watch_pool(given, found)
         # Inside SQLAlchemy's run_sync: below the plain session is a driver that is awaited.
         return _Inline(found) if _is_awaited(found) else found
     if _comes_from(given, "django"):
@@ -237,7 +242,7 @@ def _below_django(given: Any) -> object:
     return given.connection
 
 
-_calls: weakref.WeakKeyDictionary[Any, list[Callable[[], object]]] = weakref.WeakKeyDictionary()
+_calls: weakref.WeakKeyDictionary[Any, dict[Tell, set[str]]] = weakref.WeakKeyDictionary()
 _pools: weakref.WeakSet[Any] = weakref.WeakSet()
 _lock = threading.Lock()
 
@@ -262,15 +267,15 @@ def _checked_in(_: object, record: Any) -> None:
 
 def _expect(connection: Any) -> None:
     with _lock, contextlib.suppress(TypeError):  # a driver whose connections cannot be referred to weakly
-        _calls.setdefault(connection, [])
+        _calls.setdefault(connection, {})
 
 
 def _committed(connection: Any) -> None:
-    calls: list[Callable[[], object]] = []
+    calls: dict[Tell, set[str]] = {}
     with _lock, contextlib.suppress(TypeError):
-        calls = _calls.pop(connection, [])
-    for call in calls:
-        call()
+        calls = _calls.pop(connection, {})
+    for tell, queues in calls.items():
+        tell(queues)
 
 
 def _is_awaited(connection: object) -> bool:

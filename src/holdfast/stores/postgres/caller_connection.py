@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, cast
 
@@ -20,8 +20,9 @@ from psycopg import errors
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
+from holdfast.core.records import NewJob
 from holdfast.errors import HoldfastError, StoreUnavailable, UsageError
-from holdfast.stores.caller_connection import LoopConnection, after_commit, driver_connection
+from holdfast.stores.caller_connection import LoopConnection, Tell, after_commit, driver_connection
 from holdfast.stores.postgres.connection import Connections, Cursor
 
 
@@ -36,22 +37,23 @@ class Callers:
         self._lock = threading.Lock()
 
     @contextmanager
-    def joined(self, given: object, *, many: bool, then: Callable[[], object]) -> Iterator[Cursor]:
+    def joined(self, given: object, jobs: Sequence[NewJob], tell: Tell) -> Iterator[Cursor]:
         """Lend a cursor of the caller's connection, inside the transaction that is open on it.
 
         If none is open, one is begun and stays open for the caller to end; in autocommit mode it is ours and ends here.
         Several threads or tasks may enqueue on one connection at once: they take turns, or the savepoint of one would
-        take back what another has stored. `many`: several statements follow, in a savepoint of their own. `then` is
-        called after the commit, where we learn of it.
+        take back what another has stored. `tell` is called with the queues of the jobs after the commit, where we learn
+        of it.
         """
         found = driver_connection(given)
         below: Any = found.connection if isinstance(found, LoopConnection) else found
-        with self._turn(below), self._joined(given, found, many) as cursor:
+        with self._turn(below), self._joined(given, found, many=len(jobs) > 1) as cursor:
             yield cursor
+        queues = {job.queue for job in jobs}
         if below.info.transaction_status == TransactionStatus.IDLE:
-            then()
+            tell(queues)
         else:
-            after_commit(below, then)
+            after_commit(below, tell, queues)
 
     @contextmanager
     def _turn(self, connection: object) -> Iterator[None]:
@@ -68,7 +70,7 @@ class Callers:
             turn.release()
 
     @contextmanager
-    def _joined(self, given: object, found: object, many: bool) -> Iterator[Cursor]:
+    def _joined(self, given: object, found: object, *, many: bool) -> Iterator[Cursor]:
         connection, cursor = self._opened(given, found)
         ours = connection.autocommit or connection.info.transaction_status != TransactionStatus.IDLE
         try:

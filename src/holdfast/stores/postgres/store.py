@@ -161,8 +161,7 @@ class PostgresStore:
         point("add.before")
         self._turns.note_groups(jobs)
         if connection is not None:
-            tell = functools.partial(self._committed_elsewhere, {job.queue for job in jobs})
-            with self._callers.joined(connection, many=len(jobs) > 1, then=tell) as joined:
+            with self._callers.joined(connection, jobs, self._committed_elsewhere) as joined:
                 answers = statements.add(self._db, joined, jobs, self._wall())
         else:
             answers = self._add(jobs)

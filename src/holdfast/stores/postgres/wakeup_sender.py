@@ -44,6 +44,7 @@ class WakeupSender:
         self._woken: dict[str, int] = {}  # queue -> the number when we last sent a hint; 0: nobody has slept ever
         self._told: dict[str, list[int]] = {}  # queue -> what was due when we last told that something is
         self._wanted: set[str] = set()
+        self._has_thread = False  # that will send what is wanted
         self._lock = threading.Lock()
         self._sending = threading.Lock()
 
@@ -77,12 +78,25 @@ class WakeupSender:
 
     def committed_elsewhere(self, queues: Iterable[str]) -> None:
         """Do the same from a hook of the caller's, which must not wait for us: on a thread, one for all hooks that come
-        before it sends."""
+        before it sends. Never raises: the caller has committed already."""
         with self._lock:
-            is_under_way = bool(self._wanted)
             self._wanted.update(queues)
-        if not is_under_way:
-            threading.Thread(target=self.committed, args=((),), name="holdfast-wakeup").start()
+            needs_thread = not self._has_thread
+            self._has_thread = True
+        if not needs_thread:
+            return
+        try:
+            threading.Thread(target=self._send_on_thread, name="holdfast-wakeup").start()
+        except RuntimeError as error:  # the limit of threads is reached, or the interpreter shuts down
+            log.debug("could not wake sleeping workers: %s", error)
+            with self._lock:
+                self._has_thread = False  # the next one sends this hint too
+
+    def _send_on_thread(self) -> None:
+        with self._sending:
+            with self._lock:
+                self._has_thread = False
+            self._send()
 
     def _send(self) -> None:
         with self._lock:
@@ -103,3 +117,4 @@ class WakeupSender:
         """Let a forked child start afresh."""
         self._lock, self._sending = threading.Lock(), threading.Lock()
         self._wanted = set()
+        self._has_thread = False
