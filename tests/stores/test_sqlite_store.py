@@ -864,6 +864,21 @@ def test_an_empty_answer_means_that_nothing_else_is_overdue(path: Path, store: S
     assert store.overdue(limit=2, skip=len(bad) + 1) == []
 
 
+@pytest.mark.parametrize(
+    "damage", ["payload = CAST(x'7bff7d' AS text)", "error = CAST(x'eda080' AS text)", "timeout_s = 9e999"]
+)
+def test_one_row_that_cannot_be_read_stops_no_other(path: Path, store: SqliteStore, damage: str) -> None:
+    before, bad, after = (add(store, payload='["Inf, \\\\", "\\"Inf"]') for _ in range(3))
+    change(path, f"UPDATE holdfast_job SET {damage} WHERE id = ?", bad.id)
+    assert {job.id for job in store.find(Filter())} == {before.id, after.id}
+    worker = enrol(store)
+    claimed = claim(store, worker, limit=10)
+    assert {(job.id, job.payload) for job in claimed} == {(job.id, before.payload) for job in (before, after)}
+    assert claim(store, worker, limit=10) == []  # nor is the damaged one claimed a second time
+    assert store.get(bad.id) is None
+    assert store.counts()["default"][State.RUNNING] == 3
+
+
 def test_an_enrolment_that_fails_leaves_no_lock(path: Path, store: SqliteStore) -> None:
     """Each try has a new id: during an outage their files and descriptors would pile up."""
     enrol(store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
@@ -37,6 +38,8 @@ from holdfast.errors import PolicyError
 
 log = logging.getLogger("holdfast.stores")
 
+_STRING_OR_INFINITY = re.compile(r'(?P<string>"(?:[^"\\]|\\.)*")|-?Inf\b')
+
 encode = msgspec.json.Encoder().encode
 _jobs = msgspec.json.Decoder(list[Job], strict=False, dec_hook=from_row)  # not strict: SQLite has no booleans
 _job = msgspec.json.Decoder(Job, strict=False, dec_hook=from_row)
@@ -60,15 +63,17 @@ def jobs_from(text: str) -> list[Job]:
     """Read rows of jobs. One that cannot be read is left out, so that it does not hide the others, and logged once."""
     try:
         return _jobs.decode(text)
-    except msgspec.ValidationError:
+    except (msgspec.DecodeError, UnicodeError):
         return list(_readable(text))
 
 
 def _readable(text: str) -> Iterator[Job]:
-    for row in _raws.decode(text):
+    # SQLite writes an infinite number as Inf, which is not JSON. An object cannot be read as a number either.
+    text = _STRING_OR_INFINITY.sub(lambda found: found["string"] or "{}", text)
+    for row in _raws.decode(text.encode("utf-8", "surrogateescape")):
         try:
             yield _job.decode(row)
-        except msgspec.ValidationError as error:
+        except (msgspec.DecodeError, UnicodeError) as error:
             _complain(f"job {bytes(row)[:200]!r}", str(error))
 
 

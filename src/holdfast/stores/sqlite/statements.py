@@ -6,6 +6,7 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from holdfast.core import limits
@@ -65,6 +66,24 @@ def _answers(jobs: Sequence[NewJob], found: list[list[Any]]) -> list[Added]:
         answers.append(Added(stored, bool(before) or stored != job.id or stored in new))
         new.add(stored)
     return answers
+
+
+def rows_of_jobs(db: sqlite3.Connection, query: str, values: Mapping[str, Any]) -> str:
+    """Return the rows of jobs that the query finds, as `row_json.jobs_from` reads them.
+
+    Another client may have stored text that is not UTF-8: it is escaped, so that only its own row cannot be read.
+    """
+    try:
+        return str(db.execute(Q[query], values).fetchone()[0])
+    except sqlite3.OperationalError as error:
+        if "Could not decode to UTF-8" not in str(error):  # the driver's own error, which has no code
+            raise
+    as_before = db.text_factory
+    db.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
+    try:
+        return str(db.execute(Q[query], values).fetchone()[0])
+    finally:
+        db.text_factory = as_before
 
 
 def take(

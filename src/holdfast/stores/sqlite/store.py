@@ -142,7 +142,7 @@ class SqliteStore:
         with self._db.writing() as db:
             if db.execute(Q["claim_worker"], token).fetchone() is None:
                 raise WorkerGone(f"worker {token['worker']} is not enrolled or was declared dead")
-            taken: str = db.execute(Q["claim_answers"], token).fetchone()[0]
+            taken: str = statements.rows_of_jobs(db, "claim_answers", token)
             if taken != "[]":
                 return taken, True
             wall = self._clock.wall()
@@ -156,7 +156,7 @@ class SqliteStore:
             if begun == limit:
                 _, saw_all = statements.take(db, lanes, queues, by_turns, ahead, {**clock, "started": 0})
                 whole = whole and saw_all
-            return db.execute(Q["claim_answers"], token).fetchone()[0], whole
+            return statements.rows_of_jobs(db, "claim_answers", token), whole
 
     def beat(
         self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
@@ -210,7 +210,7 @@ class SqliteStore:
             "limit": limit,
             "skip": skip,
         }
-        while (page := self._one("overdue", values)) != "[]":
+        while (page := self._rows("overdue", values)) != "[]":
             if jobs := row_json.jobs_from(page):
                 return jobs
             values["skip"] += limit  # not one of them can be read; those behind them must not suffer
@@ -225,7 +225,7 @@ class SqliteStore:
             return []
         names = row_json.encode(counting).decode()
         clock = {"lease": self._clock.lease(), "boot_id": self._clock.boot_id}
-        return row_json.jobs_from(self._one("ghosts", {"queues": names, "limit": GHOSTS_MAX, **clock}))
+        return row_json.jobs_from(self._rows("ghosts", {"queues": names, "limit": GHOSTS_MAX, **clock}))
 
     def deadline(self) -> float | None:
         with self._db.reading() as db:
@@ -341,7 +341,7 @@ class SqliteStore:
     # ---------------------------------------------------------------------------------- the read side
 
     def get(self, job_id: str) -> Job | None:
-        found = row_json.jobs_from(self._one("get", {"id": job_id}))
+        found = row_json.jobs_from(self._rows("get", {"id": job_id}))
         return found[0] if found else None
 
     def find(self, where: Filter) -> list[Job]:
@@ -349,18 +349,18 @@ class SqliteStore:
         values["states"] = row_json.encode(where.states).decode() if where.states else None
         values["ids"] = row_json.encode(where.ids).decode() if where.ids is not None else None
         if where.ids is not None:
-            return row_json.jobs_from(self._one("find_ids", values))
+            return row_json.jobs_from(self._rows("find_ids", values))
         if where.worker is not None and where.states and State.RUNNING not in where.states:
             return []  # only a running job has a worker
         if where.worker is not None:
-            return row_json.jobs_from(self._one("find_worker", values))
+            return row_json.jobs_from(self._rows("find_worker", values))
         if where.states == (State.RUNNING,):
-            return row_json.jobs_from(self._one("find_running", values))
+            return row_json.jobs_from(self._rows("find_running", values))
         if where.workflow or where.asking:  # only a workflow asks
-            return row_json.jobs_from(self._one("find_workflows", values))
+            return row_json.jobs_from(self._rows("find_workflows", values))
         if len(where.states) == 1 and where.states[0] not in (State.READY, State.DONE):
-            return row_json.jobs_from(self._one("find_aside", {**values, "state": where.states[0].value}))
-        return row_json.jobs_from(self._one("find", values))
+            return row_json.jobs_from(self._rows("find_aside", {**values, "state": where.states[0].value}))
+        return row_json.jobs_from(self._rows("find", values))
 
     def counts(self) -> dict[str, dict[State, int]]:
         result: dict[str, dict[State, int]] = {}
@@ -519,6 +519,10 @@ class SqliteStore:
             with self._db.writing() as db:
                 db.execute(Q["doubt_noted"], msgspec.structs.asdict(noted) | {"wall": self._clock.wall()})
             wal.remove_note(path)
+
+    def _rows(self, query: str, values: Mapping[str, Any]) -> str:
+        with self._db.reading() as db:
+            return statements.rows_of_jobs(db, query, values)
 
     def _one(self, query: str, values: Mapping[str, Any] | None = None) -> Any:
         with self._db.reading() as db:
