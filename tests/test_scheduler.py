@@ -126,6 +126,8 @@ def test_a_wrong_declaration_is_refused_where_it_stands(store: Store, clock: Fak
     declare("* * * * *", other.tasks["report"], match="is not a task of this app")
     declare("* * * * *", print, match="is not a task of this app")
     declare("* * * * *", report.using(run_after=5), match="run_after have no meaning")
+    declare("* * * * *", report.using(id="x"), match="id, connection, run_at and run_after have no meaning")
+    declare("* * * * *", report.using(id="x").job(), match="id, connection, run_at and run_after have no meaning")
     declare("* * * * *", report.using(connection=object()), match="connection, run_at")
     assert list(app.schedules) == ["minutely"]
 

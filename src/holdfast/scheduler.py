@@ -52,8 +52,8 @@ def declaration(app: App, spec: str, task: Any, key: str | None, tz: str, missed
     draft = task.job() if isinstance(task, Sender) else task
     if not isinstance(draft, Draft) or draft.task.app is not app:
         raise UsageError(f"{task!r} is not a task of this app; give one, or task.using(…), or task.job(…)")
-    if draft.connection is not None or draft.new.run_at is not None or draft.new.delay_s:
-        raise UsageError("connection, run_at and run_after have no meaning in a schedule; leave them out")
+    if draft.connection is not None or draft.new.run_at is not None or draft.new.delay_s or draft.has_own_id:
+        raise UsageError("id, connection, run_at and run_after have no meaning in a schedule; leave them out")
     if missed not in get_args(Missed):
         raise UsageError(f'missed={missed!r} is not known; choose "last" or "skip"')
     name = check_name("the schedule's key", key if key is not None else draft.task.name)

@@ -108,6 +108,7 @@ class Draft(Generic[R_co]):
     task: Task[..., R_co]
     new: NewJob
     connection: Any = None  # of the caller: the job is stored by its transaction
+    has_own_id: bool = False  # the caller chose it
 
 
 class Sender(Generic[P, R]):
@@ -156,7 +157,7 @@ class Sender(Generic[P, R]):
             workflow=task.is_workflow,
             group=options.group,
         )
-        return Draft(task, new, options.connection)
+        return Draft(task, new, options.connection, options.id is not None)
 
     def using(
         self,
