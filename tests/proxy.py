@@ -359,9 +359,9 @@ def _read(end: socket.socket, size: int) -> bytes:
 
 
 class PgBouncer:
-    """The real pooler, in transaction mode, with two sessions of the server."""
+    """The real pooler, with two sessions of the server."""
 
-    def __init__(self, server_url: str, binary: str) -> None:
+    def __init__(self, server_url: str, binary: str, mode: str = "transaction") -> None:
         parts = urlsplit(server_url)
         self._folder = Path(tempfile.mkdtemp(prefix="holdfast-pgbouncer-"))
         self.port = free_port()
@@ -371,7 +371,7 @@ class PgBouncer:
             f"[databases]\n* = host={parts.hostname} port={parts.port}\n"
             f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nunix_socket_dir =\n"
             f"auth_type = trust\nauth_file = {self._folder / 'users'}\n"
-            "pool_mode = transaction\ndefault_pool_size = 2\n"
+            f"pool_mode = {mode}\ndefault_pool_size = 2\n"
         )
         user = "nobody" if os.geteuid() == 0 else None  # it refuses to run as root
         if user is not None:

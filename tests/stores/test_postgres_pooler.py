@@ -15,7 +15,7 @@ from psycopg import errors
 from holdfast import Context, Retry
 from holdfast.core.machine import State
 from holdfast.core.verdict import Succeeded
-from holdfast.errors import BadURL, OutcomeUnknown, is_passing
+from holdfast.errors import BadURL, OutcomeUnknown, StoreUnsupported, is_passing
 from holdfast.stores.postgres.connection import Options, Session
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Reply
@@ -65,6 +65,18 @@ def test_workers_behind_a_pooler_are_judged_by_their_leases_and_say_so_once(
 
 
 @pytest.mark.slow  # workers lose every connection, and others doubt their death meanwhile
+@pytest.mark.skipif(BINARY is None, reason="pgbouncer is not installed")
+def test_a_pooler_that_allows_no_transactions_is_refused_in_plain_words(server: PostgresServer, schema: str) -> None:
+    pooler = PgBouncer(server.url, str(BINARY), mode="statement")
+    store = PostgresStore(f"{pooler.url}?schema={schema}")
+    with pytest.raises(StoreUnsupported, match="pooler is in statement mode, which allows no transactions"):
+        store.add([make_job()])
+    with pytest.raises(StoreUnsupported, match="pool_mode = transaction or session"):
+        store.counts()
+    store.close()
+    pooler.close()
+
+
 @pytest.mark.parametrize("kind", ["pooler", "pgbouncer"])
 def test_a_pooler_may_be_put_before_the_server_while_workers_run_and_be_taken_away_again(
     kind: str, server: PostgresServer, proxy: Proxy, houses: Houses, schema: str

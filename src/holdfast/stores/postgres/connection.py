@@ -538,6 +538,11 @@ class Connections:
                     f"{where}: no connection within {self.options.wait_s:g} s: the server is not reachable, or all "
                     f"{self.options.pool_max} connections of this process are in use (pool_max)"
                 )
+            case psycopg.Error() if _NO_TRANSACTIONS in words:
+                return StoreUnsupported(
+                    f"{where}: the pooler is in statement mode, which allows no transactions; Holdfast needs "
+                    "pool_mode = transaction or session"
+                )
             case errors.LockNotAvailable():
                 return StoreLocked(
                     f"{where}: another transaction holds a lock that this needs. The statement changed nothing, and "
@@ -622,6 +627,8 @@ def _check_server(db: Connection, shown: str) -> None:
             "CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
         )
 
+
+_NO_TRANSACTIONS = "transaction blocks not allowed in statement pooling mode"  # of pgbouncer
 
 # The server has undone the transaction: it met another one, and doing it again is safe.
 _CONFLICTS = (errors.DeadlockDetected, errors.SerializationFailure)
