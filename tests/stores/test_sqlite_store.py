@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import stat
@@ -877,6 +878,9 @@ def test_one_row_that_cannot_be_read_stops_no_other(path: Path, store: SqliteSto
     assert claim(store, worker, limit=10) == []  # nor is the damaged one claimed a second time
     assert store.get(bad.id) is None
     assert store.counts()["default"][State.RUNNING] == 3
+    [told] = store.check()
+    column = damage.partition(" ")[0]
+    assert re.fullmatch(rf"job {bad.id} \(row \d+ of holdfast_job\) cannot be read: {column} is .+", told)
 
 
 def test_an_enrolment_that_fails_leaves_no_lock(path: Path, store: SqliteStore) -> None:

@@ -77,6 +77,24 @@ def _readable(text: str) -> Iterator[Job]:
             _complain(f"job {bytes(row)[:200]!r}", str(error))
 
 
+def why_unreadable(row: bytes) -> str | None:
+    """Say why `jobs_from` leaves out this row; None: it does not."""
+    try:
+        _job.decode(row)
+    except (msgspec.DecodeError, UnicodeError) as error:
+        return str(error)
+    return None
+
+
+def is_not_utf8(value: bytes) -> bool:
+    """Say whether a text cannot be read."""
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return True
+    return False
+
+
 def floats_from(text: str) -> dict[str, float]:
     """Read a float for each name, written bit by bit: no setting of a server can round it."""
     return {name: struct.unpack("!d", bytes.fromhex(bits))[0] for name, bits in rows_from(text)}

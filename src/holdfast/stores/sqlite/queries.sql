@@ -1122,6 +1122,13 @@ SELECT json_group_array(json_array(id, worker)) FROM (
     LIMIT 20
 );
 
+-- name: check_rows
+-- A page of jobs, to see whether each can be read.
+SELECT seq, id, row FROM holdfast_row WHERE seq > :after ORDER BY seq LIMIT :limit;
+
+-- name: check_columns
+SELECT * FROM holdfast_job WHERE seq = :seq;
+
 -- name: condition_tables
 -- What else is in the file: tables of the user's own.
 SELECT json_group_array(name) FROM (
