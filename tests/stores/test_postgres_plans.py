@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from psycopg._queries import MAX_CACHED_STATEMENT_LENGTH
 
+from holdfast.core.limits import setting
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
 from holdfast.stores.postgres.connection import Connections, Cursor
 from holdfast.stores.postgres.store import PostgresStore
+from tests.factory import enrol, make_job
 from tests.servers import PostgresServer
 
 JOBS = 30_000
@@ -175,3 +177,29 @@ READ = "SELECT seq_scan, seq_tup_read + idx_tup_fetch FROM pg_stat_xact_user_tab
 def test_the_driver_keeps_in_mind_what_runs_all_the_time(full: PostgresStore, query: str) -> None:
     """It takes a longer statement apart each time."""
     assert len(full._hot[query]) <= MAX_CACHED_STATEMENT_LENGTH
+
+
+def test_a_claim_by_turns_leaps_over_the_jobs_of_full_groups(server: PostgresServer) -> None:
+    """It reads no more rows of the job table with thousands of jobs before the open group than with few."""
+    store = PostgresStore(f"{server.url}?schema=plans_turns")
+    store.migrate()
+    read = "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_xact_user_tables WHERE relid = 'plans_turns.job'::regclass"
+    try:
+        worker = enrol(store)
+        store.limit("default", setting(group_limit=1))
+        store.add([make_job(group=f"g{n % 20:02}") for n in range(20_000)] + [make_job(group="z")])
+        assert len(store.claim(worker, "fill", ["default"], ["t"], 20)) == 20
+        values = {"queue": "default", "wanted": 5, "cursors": "{}", "probes": 1000, "spare": 100, "row_locked": False}
+        values |= {"worker": worker, "claim_id": "c", "tasks": ["t"], "started": True, "first": True, "try": 0}
+        with store._hot._open_pool().connection() as db, db.transaction():
+            before = (db.execute(read).fetchone() or (0,))[0]
+            found = db.execute(store._hot["claim_by_turns"], {**values, "wall": None, "lease": None}).fetchone()
+            after = (db.execute(read).fetchone() or (0,))[0]
+        assert found is not None
+        assert '"ids" : [["' in found[0]
+        assert after - before < 500
+    finally:
+        for each in store.workers():
+            store.retire(each.id, "the test is over")
+        store.close()
+        server.execute("DROP SCHEMA plans_turns CASCADE")

@@ -67,6 +67,6 @@ class Sweep:
         self._ghosts_at = now
         if not self._store.ghosts(queues):
             return False
-        recovered = self._another().complete(within_s=SECOND_LOOK_S).recovered
+        recovered = self._another().complete(within_s=3 * SECOND_LOOK_S).recovered
         self.recovered += recovered
         return recovered > 0

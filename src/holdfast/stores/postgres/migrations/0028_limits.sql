@@ -102,6 +102,7 @@ SET lock_timeout = '100ms'
 SET enable_seqscan = off
 SET enable_bitmapscan = off
 SET enable_sort = off
+SET enable_incremental_sort = off
 AS $$
 #variable_conflict use_column
 DECLARE
@@ -247,7 +248,7 @@ BEGIN
                     SELECT job.run_at FROM {schema}.job AS job
                     WHERE job.state = 'ready' AND job.grp IS NOT NULL AND job.queue = the_queue AND job.priority = lane
                         AND job.grp = following.grp
-                    ORDER BY job.run_at LIMIT 1
+                    ORDER BY job.run_at, job.seq LIMIT 1  -- `seq` keeps the planner from the index by instant
                 ) > wall THEN 0
                 WHEN EXISTS (
                     SELECT FROM {schema}.paused_group AS each
