@@ -41,7 +41,8 @@ from holdfast.stored_calls import changed_payload, check_codec
 from holdfast.stores import fit, open_store
 from holdfast.stores.protocol import Reply, Store
 from holdfast.stores.urls import DEFAULT_URL, absolute_url
-from holdfast.tasks import Declare, Draft, JobOptions, Sender, Task, TaskOptions, check_name
+from holdfast.tasks import Declare, Draft, JobOptions, Sender, Task, TaskOptions, check_name, module_of_caller
+from holdfast.worker_hooks import WorkerHook, WorkerHooks
 from holdfast.workflow.definition import DeclareWorkflow, Workflow, WorkflowOptions
 from holdfast.workflow.values import signal_name
 
@@ -60,7 +61,6 @@ T = TypeVar("T")
 SIGNAL_ID_MAX = 255
 
 Journal = Literal["short", "full"]
-WorkerHook = Callable[[], object]  # what it returns is awaited on the worker's event loop if it can be
 H = TypeVar("H", bound=WorkerHook)
 
 _ON_THE_ROW = {*Policy.__dataclass_fields__, *JobOptions.__dataclass_fields__}  # the rest is the task's alone
@@ -107,8 +107,8 @@ class App:
         self.hooks = Hooks()
         self.layers = Middleware()
         self.resources = Resources()
-        self.start_hooks: list[WorkerHook] = []
-        self.stop_hooks: list[WorkerHook] = []
+        self.worker_hooks = WorkerHooks()
+        self.around: set[str] = set()  # modules that declare middleware, resources or worker hooks
         self.alerts: tuple[Alert, ...] = ()
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: dict[str, Schedule] = {}
@@ -280,6 +280,7 @@ class App:
         runs afterwards; an exception of the task is raised at the `yield`, and reaches the job also if the layer
         swallows it. A plain generator is for all tasks, an async one for async tasks only.
         """
+        self.around.add(module_of_caller())
         return self.layers.add(layer)
 
     def resource(self, kind: type[T], opener: Opener[T]) -> None:
@@ -290,19 +291,22 @@ class App:
         that yields it and then closes it; if it is async, only async tasks can have it.
         """
         self.resources.declare(kind, opener)
+        self.around.add(module_of_caller())
 
     def on_worker_start(self, hook: H) -> H:
         """Call a function without arguments, sync or async, in each worker process before its first claim.
 
-        If it raises, the worker does not start. Isolated processes do not call it.
+        If it raises, the worker does not start. An isolated process calls it before its first attempt.
         """
-        self.start_hooks.append(hook)
+        self.around.add(module_of_caller())
+        self.worker_hooks.on_start.append(hook)
         return hook
 
     def on_worker_stop(self, hook: H) -> H:
         """Call a function without arguments, sync or async, in each worker process after its last job. If it raises,
         that is logged. A process that is killed does not call it."""
-        self.stop_hooks.append(hook)
+        self.around.add(module_of_caller())
+        self.worker_hooks.on_stop.append(hook)
         return hook
 
     # ------------------------------------------------------------------------------------- the store
@@ -598,6 +602,8 @@ class App:
             from holdfast.worker.embedded import EmbeddedWorker
             from holdfast.worker.options import WorkerOptions
 
+        if isinstance(queues, str):
+            raise UsageError(f"queues={queues!r} is text; write a list: queues=[{queues!r}]")
         settings = WorkerOptions(tuple(queues), slots, name=name, grace_period_s=grace_period_s, reaper=reaper)
         return EmbeddedWorker(self, settings)
 

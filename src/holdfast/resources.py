@@ -12,6 +12,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -86,9 +87,7 @@ class Resources:
         if (found := self._open.get(kind)) is None:
             with self._locks[kind]:
                 if (found := self._open.get(kind)) is None:
-                    opened = opener()
-                    manager = opened if _is_generated(opener) else None
-                    found = self._open[kind] = (opened if manager is None else manager.__enter__(), manager)
+                    found = self._open[kind] = Context().run(_opened, opener)
         value: T = found[0]
         return value
 
@@ -101,7 +100,9 @@ class Resources:
         mine = self._loops.setdefault(loop, {})
         if kind not in mine:
             held = mine[kind] = _Open(loop.create_future())
-            held.holder = loop.create_task(_hold(held, opener), name=f"holdfast-resource-{kind.__name__}")
+            # Not in the context of the job that asks first: the resource outlives it.
+            name, nobodys = f"holdfast-resource-{kind.__name__}", Context()
+            held.holder = loop.create_task(_hold(held, opener), name=name, context=nobodys)
         held = mine[kind]
         try:
             value: T = await asyncio.shield(held.value)
@@ -152,6 +153,11 @@ class Resources:
             name = getattr(kind, "__name__", kind)
             raise UsageError(f"this app has no resource {name}; known: {known}. Declare it with app.resource(…)")
         return self._openers[kind]
+
+
+def _opened(opener: Callable[[], Any]) -> tuple[Any, AbstractContextManager[Any] | None]:
+    opened = opener()
+    return (opened.__enter__(), opened) if _is_generated(opener) else (opened, None)
 
 
 def _is_generated(opener: Callable[[], Any]) -> bool:

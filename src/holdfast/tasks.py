@@ -422,10 +422,22 @@ def _first_parameter(fn: Callable[..., Any]) -> str | None:
 
 def _names_around() -> dict[str, Any]:
     """Return the local names where the task is being declared: annotations that are text may speak of them."""
+    frame = _frame_of_caller()
+    return {} if frame is None else dict(frame.f_locals)
+
+
+def module_of_caller() -> str:
+    """Return the name of the module whose code calls Holdfast; `__main__` for the program itself."""
+    frame = _frame_of_caller()
+    name = "" if frame is None else str(frame.f_globals.get("__name__", ""))
+    return "__main__" if name in _MAIN else name
+
+
+def _frame_of_caller() -> FrameType | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and str(frame.f_globals.get("__name__", "")).partition(".")[0] == "holdfast":
         frame = frame.f_back
-    return {} if frame is None else dict(frame.f_locals)
+    return frame
 
 
 def _given(**options: Any) -> dict[str, Any]:

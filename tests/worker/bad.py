@@ -435,6 +435,13 @@ def declined() -> None:
 _seen: list[str] = []
 
 
+@_declares.on_worker_start
+async def _begin() -> None:
+    if "BAD_START" in os.environ:
+        raise OSError("no database")
+    _seen.append("started")
+
+
 @_declares.middleware
 def _told(ctx: Context) -> Iterator[None]:
     _seen.append("middleware")

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Flow, JobDead, Retry, UsageError, current_job
+from holdfast.worker.isolated.task_locator import TaskLocator
 from tests.worker import bad
 from tests.worker.house import House, until
 
@@ -111,6 +112,31 @@ def test_a_job_that_stops_the_worker_that_runs_it_is_refused(house: House) -> No
 def test_an_error_of_the_block_is_not_hidden_by_the_end_of_the_worker(house: House) -> None:
     with pytest.raises(ZeroDivisionError), house.app.worker():
         raise ZeroDivisionError
+
+
+def test_a_worker_in_a_program_fires_schedules(house: House) -> None:
+    ran = threading.Event()
+
+    @house.app.task
+    def poll() -> None:
+        ran.set()
+
+    house.app.every(seconds=1, task=poll, key="poll")
+    with house.app.worker():
+        assert ran.wait(60)
+    assert [each.key for each in house.store.schedules()] == ["poll"]
+
+
+def test_closing_the_app_waits_for_a_worker_in_the_program() -> None:
+    app = App("memory://")
+    worker = app.worker(name="w").start()
+    app.close()
+    assert worker.drain(60), "it has stopped, and there is nothing to wait for"
+
+
+def test_queues_as_one_text_are_refused(house: House) -> None:
+    with pytest.raises(UsageError, match=r"write a list: queues=\['mail'\]"):
+        house.app.worker(queues="mail")
 
 
 # --- Hooks at start and stop --------------------------------------------------------------------------
@@ -288,11 +314,41 @@ def test_only_generator_functions_are_middleware(house: House) -> None:
         house.app.middleware(lambda ctx: None)  # type: ignore[arg-type,return-value]
 
 
-def test_middleware_runs_in_an_isolated_process_too(file_house: House) -> None:
+def test_middleware_and_start_hooks_run_in_an_isolated_process_too(file_house: House) -> None:
     house = file_house
     task = house.app.task(name="layered", isolate=True)(bad.layered.fn)
-    house.start()
-    assert task.enqueue().result(60) == ["middleware", "layered"]
+    house.start(app_ref="tests.worker.bad:_declares")
+    job = task.enqueue()
+    assert job.result(60) == ["started", "middleware", "layered"]
+    assert task.enqueue().result(60)[0] == "started"
+
+
+def test_a_start_hook_that_raises_in_an_isolated_process_fails_the_attempt(
+    file_house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BAD_START", "1")
+    house = file_house
+    task = house.app.task(name="layered", isolate=True, retry=ONCE)(bad.layered.fn)
+    house.start(app_ref="tests.worker.bad:_declares")
+    with pytest.raises(JobDead, match="a hook for the start of its process raised: OSError: no database"):
+        task.enqueue().result(60)
+
+
+def test_a_task_is_not_isolated_without_the_middleware_of_another_module(file_house: House) -> None:
+    """A process of its own would import the module of its function, and nothing else."""
+    house = file_house
+
+    @house.app.middleware
+    def layer(ctx: Context) -> Iterator[None]:
+        yield
+
+    plain = house.app.task(name="plain")(bad.pid)
+    locator = TaskLocator(house.app, None, worker_wide=False)
+    assert not locator.knows(plain), "after a crash it runs here, inside its layers"
+    assert TaskLocator(house.app, "tests.worker.bad:_declares", worker_wide=False).knows(plain)
+    house.app.task(name="alone", isolate=True)(bad.pid)
+    with pytest.raises(UsageError, match=r"or worker hooks are declared in tests\.worker\.test_embedded"):
+        house.app.worker().start()
 
 
 # --- current_job() ---------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.worker import bad
 from tests.worker.house import House, until
 
 ONCE = Retry(attempts_max=1)
+tenant: ContextVar[str] = ContextVar("tenant", default="nobody")
 
 
 class Database:
@@ -240,8 +242,8 @@ def test_an_isolated_process_opens_and_closes_its_own(file_house: House) -> None
     house = file_house
     house.app.resource(bad.Shared, bad.open_shared)
     task = house.app.task(name="uses", isolate=True, retry=ONCE)(bad.uses.fn)
-    with house.app.worker():
-        assert task.enqueue().result(60) == "open"
+    house.start(app_ref="tests.worker.bad:_declares")
+    assert task.enqueue().result(60) == "open"
 
 
 def test_a_resource_is_no_argument_of_an_enqueue(house: House) -> None:
@@ -290,6 +292,48 @@ def test_what_cannot_work_is_refused_when_it_is_declared(house: House) -> None:
         app.resource("Database", Database)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="must be a function that opens"):
         app.resource(Context, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_a_resource_belongs_to_no_job(house: House, is_async: bool) -> None:
+    seen: list[Any] = []
+
+    def open_database() -> Iterator[Database]:
+        seen.append((current_job(), tenant.get()))
+        yield Database()
+        seen.append((current_job(), tenant.get()))
+
+    async def open_later() -> AsyncIterator[Database]:
+        seen.append((current_job(), tenant.get()))
+        yield Database()
+        seen.append((current_job(), tenant.get()))
+
+    @house.app.middleware
+    def as_tenant(ctx: Context) -> Iterator[None]:
+        tenant.set("acme")
+        yield
+
+    house.app.resource(Database, open_later if is_async else open_database)
+
+    @house.app.task(retry=ONCE)
+    async def ask(db: Database = injected) -> str:
+        return db.query(tenant.get())
+
+    with house.app.worker():
+        assert ask.enqueue().result(60) == "ACME"
+    assert seen == [(None, "nobody"), (None, "nobody")]
+
+
+def test_a_task_that_is_called_without_its_resource_says_what_to_pass(house: House) -> None:
+    house.app.resource(Database, Database)
+
+    @house.app.task
+    def ask(db: Database = injected) -> str:
+        return db.query("x")
+
+    with pytest.raises(UsageError, match=r"only a worker gives a task its resources .*'query'.*pass one by name"):
+        ask()
+    assert ask(db=Database()) == "X"
 
 
 def test_asking_for_an_unknown_resource_names_the_known_ones(house: House) -> None:

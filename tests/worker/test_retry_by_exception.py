@@ -70,14 +70,17 @@ def test_a_task_that_gives_up_is_dead_at_once_with_its_reason(house: House, is_a
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_a_task_that_asks_to_be_run_later_waits_as_long_and_uses_up_its_attempts(house: House, is_async: bool) -> None:
+@pytest.mark.parametrize("on", [(), (OSError,)], ids=["on all", "on some"])
+def test_a_task_that_asks_to_be_run_later_waits_as_long_and_uses_up_its_attempts(
+    house: House, is_async: bool, on: tuple[type[Exception], ...]
+) -> None:
     started: list[float] = []
 
     def work() -> None:
         started.append(time.monotonic())
         raise RetryLater(0.2, "the mail server is busy")
 
-    task = form(house, is_async, work, retry=Retry(attempts_max=2, base_s=600.0))
+    task = form(house, is_async, work, retry=Retry(attempts_max=2, base_s=600.0, on=on))
     house.start()
     job = task.enqueue()
     with pytest.raises(JobDead, match="the mail server is busy"):
@@ -186,6 +189,7 @@ def test_a_delay_that_is_no_time_from_now_is_refused(delay_s: float) -> None:
         (Retry(attempts_max=3, on=(OSError,), **QUICK), OSError("down"), 3),
         (Retry(attempts_max=3, **QUICK), GiveUp("no"), 1),
         (Retry(attempts_max=3, base_s=600.0), RetryLater(0.0), 3),
+        (Retry(attempts_max=3, base_s=600.0, on=(OSError,)), RetryLater(0.0), 3),
         (Retry(attempts_max=3, base_s=600.0, backoff=lambda tries: 0.001 * tries), OSError("down"), 3),
     ],
 )

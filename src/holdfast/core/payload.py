@@ -21,7 +21,7 @@ from typing import Any, NoReturn, Protocol
 import msgspec
 
 from holdfast.core.json_types import BYTES, JsonType, depth_of, lower, reason_of, refusal, too_deep, unlike
-from holdfast.errors import PayloadError
+from holdfast.errors import PayloadError, UsageError
 
 CONTEXT_TYPES = frozenset({"Context", "Flow", "AsyncFlow"})
 CONTEXT_NAMES = frozenset({"ctx", "flow"})
@@ -32,6 +32,11 @@ _POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 class _Injected:
     def __repr__(self) -> str:
         return "injected"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise UsageError(f"only a worker gives a task its resources (this code wants its {name!r}); pass one by name")
 
 
 # The default of an argument that the worker gives by its type, so that type checkers let an enqueue leave it out.

@@ -38,7 +38,7 @@ def words(reason: StopReason, job: Job, *, counted: bool = True) -> str:
         case "attempts_max":
             return f"attempts_max={job.attempts_max} was reached"
         case "final":
-            return "it would fail the same way again"
+            return "it is not retried"
         case "on_crash":
             return "on_crash=hold: a person decides" if job.on_crash == "hold" else f"on_crash={job.on_crash}"
         case "open_step":

@@ -7,7 +7,11 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from holdfast.alerts.notifier import Notifier
+from holdfast.closing import Work
 from holdfast.errors import UsageError
+from holdfast.pruner import Pruner
+from holdfast.scheduler import Scheduler
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 
@@ -15,10 +19,13 @@ if TYPE_CHECKING:
     from holdfast.app import App
 
 FOR_EVER = float("inf")
+LEAVE_S = 30.0  # to leave after the grace period: running handlers are stopped, results saved, duties given back
 
 
 class EmbeddedWorker:
     """One worker on threads of this process; `with` or `async with` starts and stops it.
+
+    It does all that `holdfast worker` does, with one process: it also fires schedules, sends alerts and prunes.
 
     It has no supervisor. When the process dies, other workers recover its jobs. When a thread that it needs dies, it
     gives its jobs back, and `drain`, `stop` and the end of the block raise `WorkerBroken`.
@@ -95,11 +102,17 @@ class EmbeddedWorker:
                 raise
 
     def _run(self, runner: Runner) -> None:
+        app, name = self._app, runner.name
+        work = Work(runner.stop, self._options.grace_period_s + LEAVE_S, runner.runs_the_caller)
         try:
-            runner.run()
+            app.closing.begin(work)
+            pruner = Pruner(app.store, app.clock, app.keep, hooks=app.hooks, name=name)
+            with Notifier(app.store, app.clock, app.alerts, name=name), pruner, Scheduler(app, name=name):
+                runner.run()
         except BaseException as error:
             self._raised = error
         finally:
+            app.closing.end(work)
             runner.ready.set()
 
     def _join(self, timeout_s: float | None) -> bool:

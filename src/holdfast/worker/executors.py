@@ -391,10 +391,10 @@ def _raised(attempt: Attempt, error: BaseException) -> Raised:
 def _again(attempt: Attempt, error: BaseException) -> tuple[bool, float | None]:
     """Return whether the task gives up, and otherwise the pause that its code chooses, if it does."""
     retry = attempt.task.policy.retry
-    if isinstance(error, errors.GiveUp) or not retry.covers(error):
-        return True, None
     if isinstance(error, errors.RetryLater):
         return False, error.delay_s
+    if isinstance(error, errors.GiveUp) or not retry.covers(error):
+        return True, None
     try:
         return False, retry.chosen_delay_s(attempt.job.failures + 1)
     except Exception as trouble:

@@ -8,7 +8,6 @@ claimer ──▶ slots (buffer; event loop, threads, isolated processes) ──
 
 from __future__ import annotations
 
-import inspect
 import logging
 import os
 import socket
@@ -51,7 +50,7 @@ from holdfast.reaper_service import in_worker
 from holdfast.service import Service
 from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
-from holdfast.tracebacks import FRAMES_MAX, describe, logged, user_frames
+from holdfast.tracebacks import describe
 from holdfast.version import __version__
 from holdfast.vital_threads import BROKEN_S, end_process, refuse_patched_threads
 from holdfast.worker.attempt import Attempt
@@ -71,7 +70,7 @@ from holdfast.worker.time_limits import LOOK_S, TimeLimits
 from holdfast.worker.workflows import WorkflowRuntime
 
 if TYPE_CHECKING:
-    from holdfast.app import App, WorkerHook
+    from holdfast.app import App
 
 log = logging.getLogger("holdfast.worker")
 
@@ -189,7 +188,8 @@ class Runner:
         began = False
         try:
             self._app.resources.begin()
-            began = self._call_start_hooks()
+            self._app.worker_hooks.start(self._slots.loop.run)
+            began = True
             self._begin()
             with listening(self._app.logger.getChild("job")):
                 try:
@@ -209,26 +209,8 @@ class Runner:
             return code
         finally:
             if began:
-                self._call_stop_hooks()
+                self._app.worker_hooks.stop(self._slots.loop.run, f"worker {self.name}")
             leave()
-
-    def _call_start_hooks(self) -> bool:
-        for hook in self._app.start_hooks:
-            self._call_hook(hook)
-        return True
-
-    def _call_stop_hooks(self) -> None:
-        for hook in self._app.stop_hooks:
-            try:
-                self._call_hook(hook)
-            except Exception as error:
-                what = logged(describe(error), user_frames(error, FRAMES_MAX))
-                log.error("a hook for the stop of worker %s raised; the others continue: %s", self.name, what)
-
-    def _call_hook(self, hook: WorkerHook) -> None:
-        called = hook()
-        if inspect.isawaitable(called):
-            self._slots.loop.run(called)
 
     def _begin(self) -> None:
         self._until_it_works(lambda: declare_limits(self._store, self._app.queues))

@@ -770,7 +770,7 @@ class Run:
 
 
 def _may_repeat(retry: Retry, error: Exception) -> bool:
-    return not isinstance(error, GiveUp) and retry.covers(error)
+    return isinstance(error, RetryLater) or (not isinstance(error, GiveUp) and retry.covers(error))
 
 
 def _pause_s(retry: Retry, tries: int, error: Exception) -> float:

@@ -133,10 +133,11 @@ class IsolatedChild:
         while not leaves:
             with contextlib.suppress(MemoryError):  # the handler has all that there is, and will learn so
                 leaves = self._turn(poll)
-        self._close_resources()
+        self._leave_apps()
 
-    def _close_resources(self) -> None:
+    def _leave_apps(self) -> None:
         for app in self._apps:
+            app.worker_hooks.stop(lambda called: self._event_loop().run(called, BROKEN_S), "an isolated process")
             if app.resources.on_a_loop and self._loop is not None:
                 with contextlib.suppress(Exception):  # the worker kills a process that does not leave
                     self._loop.run(app.resources.aend(), BROKEN_S)
@@ -175,19 +176,33 @@ class IsolatedChild:
         try:
             task = self._find(order)
         except HoldfastError as error:
-            outcome = Failed(clean(str(error), ERROR_MAX))
-            self._line.send(protocol.ended(outcome, progress=None, note=None, rss_mb=memory.rss_mb(), spent=False))
+            self._refuse(clean(str(error), ERROR_MAX))
             return
-        self._apps.add(task.app)
+        try:
+            self._enter(task.app)
+        except BaseException as error:  # the author's code, and so may be an exit of it
+            self._refuse(f"a hook for the start of its process raised: {describe(error)}")
+            return
         attempt = self._attempt = _Attempt(order, task, self._clock, self._line)
         try:
             self._executor(task).start([attempt])
         except RuntimeError as error:  # the system gives no more threads
             self._report(attempt, Failed(f"its process had no memory to start: {error}"))
 
+    def _refuse(self, error: str) -> None:
+        ended = protocol.ended(Failed(error), progress=None, note=None, rss_mb=memory.rss_mb(), spent=False)
+        self._line.send(ended)
+
+    def _enter(self, app: App) -> None:
+        """Call the app's hooks for the start of a process, before its first attempt here."""
+        if app not in self._apps:
+            app.worker_hooks.start(lambda called: self._event_loop().run(called))
+            self._apps.add(app)
+
     def _executor(self, task: Task[..., Any]) -> Threads | Loop:
-        if not task.is_async:
-            return self._threads
+        return self._event_loop() if task.is_async else self._threads
+
+    def _event_loop(self) -> Loop:
         if self._loop is None:
             self._loop = Loop(self._clock, self._context, self._commit, self._report, self, died=self._broke)
         return self._loop

@@ -64,6 +64,13 @@ class TaskLocator:
         self.expected = bool(declared)  # isolated attempts will come
         self.limited = any(task.memory_max_mb is not None for task in declared)
         for task in declared:
+            if not self.knows(task) and not self._is_whole(task):
+                raise UsageError(
+                    f"task {task.name} is to be isolated, but a process of its own would import only "
+                    f"{task.fn.__module__}, and the app's middleware, resources or worker hooks are declared in "
+                    f"{', '.join(sorted(app.around))}; declare them in one module, or start the worker with "
+                    "`holdfast worker module:app`"
+                )
             if not self.knows(task):
                 raise UsageError(
                     f"task {task.name} is to be isolated, but a process of its own could not find it: it is declared "
@@ -82,8 +89,13 @@ class TaskLocator:
         return task.name in self._declared
 
     def knows(self, task: Task[..., Any]) -> bool:
-        """Say whether another process can find the task."""
-        return self._ref is not None or location_of(task) is not None
+        """Say whether another process can find the task, with all that its app runs around it."""
+        return self._ref is not None or (location_of(task) is not None and self._is_whole(task))
+
+    def _is_whole(self, task: Task[..., Any]) -> bool:
+        """Say whether the module of the task's function declares all the middleware, resources and hooks of its app."""
+        home = location_of(task)
+        return home is None or self._app.around <= {home.module}
 
     def setup(self) -> bytes:
         """Return the first frame for an isolated process."""
