@@ -135,9 +135,8 @@ def driver_connection(given: object) -> object:
         )
     if _comes_from(given, "sqlalchemy"):
         with _refusing(given):
-            if hasattr(given, "driver_connection"):  # of `engine.raw_connection()`: it is used as the driver's own
-                found = given.driver_connection
-            else:
+            found = getattr(given, "driver_connection", None)  # of `engine.raw_connection()`: used as the driver's own
+            if found is None:
                 found = _below_sqlalchemy(given)
                 _watch_pool(given, found)
         # Inside SQLAlchemy's run_sync: below the plain session is a driver that is awaited.
@@ -160,7 +159,8 @@ async def lend(given: object, work: Callable[[object], T]) -> T:
     loop = asyncio.get_running_loop()
     loan = _Loan(found, loop) if _is_awaited(found) else None
     # Not a task: a loop that shuts down cancels all of them, and the thread would go on.
-    working = loop.run_in_executor(None, contextvars.copy_context().run, work, found if loan is None else loan)
+    context = contextvars.copy_context()
+    working = loop.run_in_executor(None, lambda: context.run(work, found if loan is None else loan))
     try:
         return await asyncio.shield(working)
     except asyncio.CancelledError:

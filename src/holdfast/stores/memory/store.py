@@ -162,6 +162,7 @@ class MemoryStore:
                 taken += [self._put(transitions.apply_claim(job, worker_id, claim_id, now, started)) for job in chosen]
             return taken
 
+        taken: list[Job] = []
         for _ in range(limits.REPEATS_MAX):
             self._saw_all = True
             taken = take(limit, started=True)

@@ -130,6 +130,7 @@ class SqliteStore:
     ) -> list[Job]:
         token = {"worker": worker_id, "claim_id": claim_id, "tasks": row_json.encode(tasks).decode()}
         point("claim.before")
+        taken = "[]"
         for _ in range(REPEATS_MAX):  # each time with a turn of its own at the write lock
             taken, whole = self._claim(token, list(dict.fromkeys(queues)), limit, ahead)
             if taken != "[]" or whole:
