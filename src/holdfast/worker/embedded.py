@@ -72,14 +72,16 @@ class EmbeddedWorker:
         """
         runner = self._started()
         self._refuse_a_job_of_its_own(runner)
-        runner.stop(FOR_EVER)
+        if self.is_running:
+            runner.stop(FOR_EVER)
         return self._join(timeout_s)
 
     def stop(self) -> None:
         """Claim nothing more, let the running jobs finish within `grace_period_s`, give the rest back, and leave."""
         runner = self._started()
         self._refuse_a_job_of_its_own(runner)
-        runner.stop(self._options.grace_period_s)
+        if self.is_running:
+            runner.stop(self._options.grace_period_s)
         self._join(None)
 
     def __enter__(self) -> Self:
