@@ -22,7 +22,7 @@ COMMANDS = {
     "workflows": "See workflows step by step; retry, undo, signal, cancel and fork them.",
     "held": "Answer for jobs that wait for a person.",
     "dead": "See, revive and purge jobs that gave up.",
-    "queues": "See, pause and resume queues.",
+    "queues": "See, limit, pause and resume queues.",
     "schedules": "See, pause, resume, fire and forget schedules.",
     "workers": "See the workers that run jobs, and forget dead ones.",
     "alerts": "Test the channels that notify people of trouble.",

@@ -144,7 +144,7 @@ def limit(
     by: str,
     as_json: bool,
 ) -> None:
-    """Limit how many jobs of a queue run or start at once, over all workers. N is the most that run at once, or none.
+    """Limit how many jobs of a queue run or start at once. N is the most that run at once, or none.
 
     It wins over what the app declares, and is in force when the command ends. Without a number or an option it shows
     what is in force."""
