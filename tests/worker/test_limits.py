@@ -10,6 +10,7 @@ from holdfast.clock import pause
 from holdfast.core.limits import Limits, Rate, setting
 from holdfast.insight.explain import explain
 from tests.factory import claim, enrol, row
+from tests.worker.house import House
 
 
 @pytest.fixture
@@ -56,6 +57,20 @@ def test_a_place_of_a_lost_attempt_is_settled_and_taken(app: App) -> None:
     app.tick(budget_s=20)
     assert [job.refresh().state for job in jobs] == ["done", "done"]
     assert row(app.store, lost.id).attempt == 2
+
+
+@pytest.mark.slow  # a lease ends
+def test_a_worker_without_a_reaper_settles_the_lost_attempt_whose_place_it_needs(shared_house: House) -> None:
+    house = shared_house
+    task = house.app.task(name="t", lease_s=2.0, beat_s=0.5)(lambda: None)
+    house.app.queue("default", limit=1)
+    house.store.real.limit("default", setting(limit=1))
+    jobs = house.app.enqueue_many([task.job(), task.job()])
+    [lost] = claim(house.store.real, enrol(house.store.real, boot_id=house.app.clock.boot_id), limit=1)
+    house.start(reaper=False)
+    assert [job.result(60) for job in jobs] == [None, None]
+    assert (house.row(lost.id).attempt, house.row(lost.id).crashes) == (2, 1)
+    assert house.kinds(lost.id) == ["zombie", "succeeded"]
 
 
 def test_jobs_show_names_the_limit_that_a_job_waits_for(app: App) -> None:

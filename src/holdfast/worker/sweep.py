@@ -25,6 +25,7 @@ class Sweep:
     ) -> None:
         self._reaper = reaper
         self._another = another
+        self._ghost_reaper: Reaper | None = None  # kept: it believes a loss only after it has watched for a while
         self._ghosts_at = float("-inf")
         self._store = store
         self._clock = clock
@@ -67,6 +68,8 @@ class Sweep:
         self._ghosts_at = now
         if not self._store.ghosts(queues):
             return False
-        recovered = self._another().complete(within_s=3 * SECOND_LOOK_S).recovered
+        if self._ghost_reaper is None:
+            self._ghost_reaper = self._another()
+        recovered = self._ghost_reaper.complete(within_s=3 * SECOND_LOOK_S).recovered
         self.recovered += recovered
         return recovered > 0
