@@ -242,6 +242,12 @@ def test_a_job_that_nobody_was_told_of_wakes_who_sleeps_and_only_once(
     store_without_a_hook(other, url)
     assert holder.wake_sleepers()
     assert hints() == ['"default"']
+    other.add([make_job() for _ in range(1000)])  # of a task that nobody has: one more would not show
+    hints()
+    for _ in range(2):
+        sleeps()
+        assert holder.wake_sleepers()
+        assert hints() == ['"default"']
 
 
 @pytest.mark.parametrize("many", [1, 1001], ids=["one", "more than are counted"])

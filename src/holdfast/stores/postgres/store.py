@@ -80,7 +80,7 @@ from holdfast.stores.postgres.purge import Purge, referred_to
 from holdfast.stores.postgres.records import send, write_records
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
 from holdfast.stores.postgres.turns import Turns, earliest_of_all
-from holdfast.stores.postgres.wakeup_sender import LOOK_AGAIN_S, WakeupSender
+from holdfast.stores.postgres.wakeup_sender import LOOK_AGAIN_S, WORTH_COUNTING, WakeupSender
 from holdfast.stores.protocol import Added, Fired, Reply, Schema, duty_lost, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
 from holdfast.stores.wakeups import Wakeups
@@ -89,7 +89,6 @@ log = logging.getLogger("holdfast.stores")
 
 _MIGRATIONS = load_migrations("holdfast.stores.postgres")
 _TABLES = tables_of(_MIGRATIONS)
-WORTH_COUNTING = 1000  # due jobs of a queue and priority; if there are more, its workers are busy
 _CLOCK_S = 5.0  # how long the difference to the server's clock is believed
 
 

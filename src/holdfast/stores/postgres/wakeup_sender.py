@@ -33,6 +33,7 @@ log = logging.getLogger("holdfast.stores")
 
 FRESH_S = 0.1  # an insert that took longer does not know whether a worker sleeps
 LOOK_AGAIN_S = 0.2  # longer than any insert that trusts the number that it has read
+WORTH_COUNTING = 1000  # due jobs of a queue and priority
 
 
 class WakeupSender:
@@ -66,10 +67,11 @@ class WakeupSender:
     def are_due(self, queues: dict[str, list[int]], slept: int | None, since: float) -> None:
         """Wake those who sleep though there is something due in these queues: a producer that has no hook for its
         commit tells nobody. Each queue: how much is due, and its newest job. For the same jobs nobody is woken twice:
-        those who sleep do not have their tasks.
+        those who sleep do not have their tasks. Where more is due than is counted, a new job does not show, so they are
+        woken by each look.
         """
         self._told = {queue: due for queue, due in self._told.items() if queue in queues}
-        news = [queue for queue, due in queues.items() if self._told.get(queue) != due]
+        news = [queue for queue, due in queues.items() if self._told.get(queue) != due or due[0] >= WORTH_COUNTING]
         if slept is not None:
             news = [queue for queue in news if self._woken.get(queue, 0) != slept]
         if news:
