@@ -226,7 +226,7 @@ def test_ctrl_c_in_an_embedded_worker_gives_its_jobs_back(house: House) -> None:
     assert house.store.workers() == []
 
 
-@pytest.mark.parametrize("verb", ["standing", "vanished", "overdue"])
+@pytest.mark.parametrize("verb", ["standing", "vanished", "deadline"])
 def test_ctrl_c_before_the_first_claim_leaves_no_thread_and_no_worker(house: House, verb: str) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
