@@ -368,7 +368,7 @@ FUNCTION_LINES_MAX = 70
 # The ratchet: "worker/runner.py" or "worker/runner.py: run" -> (lines it has now, why it may).
 LONG: dict[str, tuple[int, str]] = {
     "app.py": (811, "one interface: cut in two by inheritance, it was harder to read"),
-    "stores/postgres/store.py": (824, "one interface: a few lines for each verb"),
+    "stores/postgres/store.py": (823, "one interface: a few lines for each verb"),
 }
 
 
