@@ -53,8 +53,8 @@ def pause_queue(store: Store, name: str, group: str | None, until: datetime | fl
 
 
 def resume_queue(store: Store, name: str, group: str | None, actor: str) -> None:
-    """Resume a queue or a group of it."""
-    _check(name, group, actor)
+    """Resume a queue or a group of it, whatever name another program has given it."""
+    check_storable(queue=name, group=group, by=actor)
     store.pause(name, False, group=group, actor=actor)
 
 

@@ -55,8 +55,8 @@ ON_SQLITE = [
 ]
 ON_POSTGRES = [  # those that are found soon; tests/mutants drops every one
     "claim.enrolled: gone_at IS NULL",
-    "claim.picked: job.state = 'ready' (3)",
-    "claim.taken: (picked.number <= %(limit)s::bigint OR job.on_crash = 'retry')",
+    "claim.picked: state = 'ready' (3)",
+    "claim.taken: (number <= %(limit)s::bigint OR on_crash = 'retry')",
     "beat.enrolled: worker.gone_at IS NULL",
     "beat.mine: job.state || '' = 'running'",
     "settle.free: job.fence = ending.fence",

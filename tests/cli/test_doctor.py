@@ -787,7 +787,7 @@ def test_without_unicode_the_signs_are_plain(store: Store, url: str) -> None:
 
 @pytest.mark.parametrize(
     ("number", "words"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (42_000, "42 kB"), (1e6, "1.0 MB"), (5e13, "50000 GB")],
+    [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (42_000, "42 kB"), (1e6, "1.0 MB"), (5e13, "50 TB")],
 )
 def test_sizes(number: float, words: str) -> None:
     assert size(number) == words

@@ -25,7 +25,7 @@ from tests.factory import add, delete, job_in, make_job, settle, start
 RECORD = {
     *("id", "task", "queue", "state", "attempt", "fence", "failures", "crashes", "run_at", "worker", "lease_until"),
     *("stop_reason", "rollback_cause"),
-    *("error", "result", "progress", "log", "key", "priority", "arguments", "on_crash", "zombies"),
+    *("error", "result", "progress", "log", "key", "group", "priority", "arguments", "on_crash", "zombies"),
     *("created_at", "claimed_at", "ended_at", "events", "steps"),
 }
 

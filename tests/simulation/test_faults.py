@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.core import acts
 from holdfast.core.continuity import Doubt
+from holdfast.core.limits import Setting
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Firing, NewEvent, Pulse, Schedule
 from holdfast.core.verdict import Failed, Parked, Succeeded
@@ -118,6 +119,7 @@ WRITES: dict[str, Callable[[Scene], Call]] = {
     "fire": lambda scene: lambda store: store.fire([Firing("s", scene.clock.wall(), make_job(id="fired"))], scene.duty),
     "pause_schedule": lambda scene: lambda store: store.pause_schedule("s", True),
     "forget_schedule": lambda scene: lambda store: store.forget_schedule("s"),
+    "limit": lambda scene: lambda store: store.limit("default", Setting(limit=3, group_limit=1), actor="ann"),
     "migrate": lambda scene: lambda store: store.migrate(),
     "doubt": lambda scene: lambda store: store.doubt(1, Doubt("rewound", "beats", "2", "1", "w")),
     "accept": lambda scene: lambda store: store.accept(1, "ann", "looked"),
@@ -137,6 +139,12 @@ READS: dict[str, Callable[[Scene], Call]] = {
     "journals": lambda scene: lambda store: store.journals(["job-0", scene.dead.id], 50),
     "holds_lock": lambda scene: lambda store: store.holds_lock("w1"),
     "workers": lambda scene: lambda store: store.workers(),
+    "queues": lambda scene: lambda store: store.queues(),
+    "places": lambda scene: lambda store: store.places("default", "g"),
+    "ghosts": lambda scene: lambda store: store.ghosts(QUEUES),
+    "is_woken": lambda scene: lambda store: store.is_woken(),
+    "stands_by": lambda scene: lambda store: store.stands_by(),
+    "wake_sleepers": lambda scene: lambda store: store.wake_sleepers(),
     "paused": lambda scene: lambda store: store.paused(),
     "unserved": lambda scene: lambda store: store.unserved(QUEUES, []),
     "due_waits": lambda scene: lambda store: store.due_waits(),
