@@ -156,6 +156,13 @@ def test_a_lock_held_for_several_leases_is_a_death_and_its_late_result_is_refuse
         # and the attempt goes on, or the next one is the one that counts.
         assert (street.world.kind, row.failures) == ("sqlite", 0)
         assert row.crashes == (1 if row.state == "dead" else 0), street.world.kinds(job.id)
+        beats = {each.name: each.beats for each in street.world.store.workers()}
+        until(
+            lambda beats=beats: any(
+                each.name == "w/1" and each.beats > beats.get("w/1", 0) for each in street.world.store.workers()
+            ),
+            "it beats",
+        )  # type: ignore[misc]
     assert (row.attempt, row.failures, row.crashes, row.zombies) == (1, 0, 1, 1)
     assert (row.error, row.stop_reason) == ("worker w/1 was lost: its lease ran out", "crashes_max")
     until(lambda: street.world.events(job.id, "stale_report"), "it comes back, and is refused")
