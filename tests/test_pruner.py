@@ -76,7 +76,7 @@ def test_each_state_goes_after_its_own_time_and_others_never(store: Store, clock
     assert {state for state, job_id in jobs.items() if store.get(job_id) is None} == gone
 
 
-def test_who_was_told_nothing_deletes_nothing_and_takes_no_duty(store: Store, clock: FakeClock) -> None:
+def test_a_pruner_without_retention_deletes_nothing_and_takes_no_duty(store: Store, clock: FakeClock) -> None:
     old_jobs(store, clock, 2)
     clock.advance(10**9)
     heard = Heard()
@@ -180,7 +180,7 @@ def test_a_long_pass_keeps_its_term(store: Store, clock: FakeClock, monkeypatch:
     assert store.acquire("pruner", "another", TTL_S) is None
 
 
-def test_who_stops_gives_the_duty_to_the_next_one_at_once(store: Store, clock: FakeClock) -> None:
+def test_a_pruner_that_stops_gives_the_duty_to_the_next_one_at_once(store: Store, clock: FakeClock) -> None:
     old_jobs(store, clock, 1)
     heard = Heard()
     with a_pruner(store, clock, "a", heard):

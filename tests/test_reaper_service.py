@@ -58,7 +58,7 @@ def test_one_replica_is_active_and_the_other_takes_over_when_it_falls_silent(sto
     assert heard.events == [("duty_acquired", "a", 1), ("duty_acquired", "b", 2)]
 
 
-def test_who_is_called_in_time_renews_and_keeps_its_term(store: Store, clock: FakeClock) -> None:
+def test_a_holder_that_renews_in_time_keeps_its_term(store: Store, clock: FakeClock) -> None:
     heard = Heard()
     holder = post(store, clock, "a", heard)
     terms = []
@@ -200,7 +200,7 @@ def test_a_replica_does_not_take_its_own_standby_for_a_gap(store: Store, clock: 
     assert (after.state, after.crashes, after.zombies) == (State.READY, 1, 1)
 
 
-def test_a_gap_during_the_standby_is_known_to_whoever_takes_over(store: Store, clock: FakeClock) -> None:
+def test_a_store_gap_during_a_standby_is_known_to_the_process_that_takes_over(store: Store, clock: FakeClock) -> None:
     """15.5: all replicas stood still; the one that wakes first must not charge what was lost meanwhile."""
     stop = threading.Event()
     assert store.acquire("reaper", "another", 40.0) is not None

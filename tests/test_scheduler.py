@@ -179,7 +179,7 @@ def test_of_two_one_fires_and_the_other_stands_by(store: Store, clock: FakeClock
     assert minutes(store) == [1, 2]
 
 
-def test_who_does_not_have_the_duty_fires_nothing_that_is_due(store: Store, clock: FakeClock) -> None:
+def test_a_scheduler_without_the_duty_fires_nothing(store: Store, clock: FakeClock) -> None:
     standby = Scheduler(every_minute(store, clock), name="a")
     assert store.acquire(DUTY, "another", 600.0) is not None
     standby.look()
@@ -188,7 +188,7 @@ def test_who_does_not_have_the_duty_fires_nothing_that_is_due(store: Store, cloc
     assert jobs(store) == []
 
 
-def test_who_stops_lets_the_next_one_fire_at_the_very_next_instant(store: Store, clock: FakeClock) -> None:
+def test_a_scheduler_that_stops_lets_the_next_one_fire_at_the_very_next_instant(store: Store, clock: FakeClock) -> None:
     first, second = (Scheduler(every_minute(store, clock), name=name) for name in "ab")
     clock.advance(59)
     first.look()
@@ -563,7 +563,7 @@ def test_a_tick_fires_what_is_due_and_runs_it(tmp_path: Any) -> None:
         assert app.store.acquire(DUTY, "next", TTL_S) is not None, "it was given back"
 
 
-def test_a_tick_leaves_the_instants_to_whoever_has_the_duty(tmp_path: Any) -> None:
+def test_a_tick_leaves_the_instants_to_the_holder_of_the_duty(tmp_path: Any) -> None:
     with App(f"sqlite:///{tmp_path}/jobs.db") as app:
 
         @app.task(name="report")

@@ -131,7 +131,7 @@ def test_a_question_to_a_person_is_told_once_and_its_end(store: Store, clock: Fa
     assert told.look() == [("held", "over", "order")]
 
 
-def test_a_schedule_that_nobody_fires_is_told_until_somebody_does(store: Store, clock: FakeClock) -> None:
+def test_a_late_schedule_is_reported_until_it_fires(store: Store, clock: FakeClock) -> None:
     clock.set_wall(minute := clock.wall() // 60 * 60)
     told, others = Told(store, clock), Told(store, clock, "dead")
     store.declare([Schedule(key="nightly", spec="* * * * *", tz="UTC", job=make_job(id="", task="report"))])
@@ -238,7 +238,7 @@ def test_a_job_is_told_when_its_crashes_reach_the_limit(store: Store, clock: Fak
     assert told.ear.heard[0].text.startswith(f"job {job.id} (bad) has crashed 2 times")
 
 
-def test_crashes_are_counted_back_for_whoever_comes_late(store: Store, clock: FakeClock) -> None:
+def test_a_late_notifier_counts_earlier_crashes(store: Store, clock: FakeClock) -> None:
     """Three crashes lie in the journal, and the row knows only their number by now: the first was below the limit."""
     job = start(store, crashes_max=9, attempts_max=9, base_s=0.0, cap_s=0.0)
     for _ in range(3):
@@ -327,9 +327,7 @@ def test_ten_tellers_tell_an_incident_once(store: Store, clock: FakeClock) -> No
     assert look_all(clock, *notifiers, s=60) == [("held", "new", "charge")]
 
 
-def test_who_takes_over_tells_nothing_twice_leaves_nothing_out_and_tells_the_end(
-    store: Store, clock: FakeClock
-) -> None:
+def test_a_successor_reports_nothing_twice_omits_nothing_and_reports_the_end(store: Store, clock: FakeClock) -> None:
     first, second = Told(store, clock), Told(store, clock)
     job_in(store, State.DEAD, task="old")
     assert look_all(clock, first, second, s=60) == [("dead", "new", "old")]
@@ -423,7 +421,7 @@ def test_very_many_held_jobs_are_counted_in_pages(
     assert told.ear.heard[-1].jobs_concerned == 6
 
 
-def test_who_takes_over_from_one_that_stopped_goes_on_at_once_and_tells_nothing_twice(
+def test_a_successor_of_a_stopped_notifier_continues_at_once_and_reports_nothing_twice(
     store: Store, clock: FakeClock
 ) -> None:
     first, second = Told(store, clock), Told(store, clock)
@@ -448,7 +446,7 @@ def test_a_restart_goes_on_at_once_and_tells_the_end_of_what_was_told(store: Sto
     assert Told(store, clock).look() == [("held", "over", "charge")]
 
 
-def test_who_cannot_read_the_note_of_another_version_tells_what_is_in_the_window(
+def test_a_notifier_that_cannot_read_another_versions_note_reports_its_window(
     store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = Told(store, clock)
@@ -481,7 +479,7 @@ def test_what_happened_while_nobody_was_there_is_told_at_the_start(store: Store,
     assert Told(store, clock).look() == [("held", "new", "charge")]
 
 
-def test_those_who_were_told_other_alerts_have_a_duty_of_their_own(store: Store, clock: FakeClock) -> None:
+def test_programs_with_other_alerts_have_a_duty_of_their_own(store: Store, clock: FakeClock) -> None:
     first, second = Told(store, clock), Told(store, clock, "held")
     hold(store)
     assert look_all(clock, first, second) == [("held", "new", "charge")] * 2

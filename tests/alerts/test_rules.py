@@ -223,7 +223,7 @@ def test_the_held_and_the_dead_of_one_task_are_counted_apart() -> None:
     assert sorted(told(messages)) == [("dead", "new", 1), ("held", "new", 2)]
 
 
-def test_who_was_answered_while_it_was_looked_at_is_still_counted() -> None:
+def test_a_job_that_was_answered_during_the_look_is_still_counted() -> None:
     class Answered(Watched):
         def held(self, task: str) -> int:
             return 0

@@ -257,7 +257,7 @@ def test_an_answer_that_is_no_http_is_no_success_and_raises_nothing(answer: byte
         assert not Webhook(receiver.url, private=True).send(MESSAGE, STORE).told
 
 
-def test_who_is_not_there_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_receiver_is_tried_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     sent = Webhook("http://127.0.0.1:1/", private=True).send(MESSAGE, STORE)
     assert (sent.told, sent.again, sent.words) == (False, True, "it cannot be reached (Connection refused)")
 

@@ -81,7 +81,7 @@ if __name__ == "__main__":
 
 @pytest.mark.slow  # a second interpreter
 @pytest.mark.parametrize("as_module", [False, True])
-def test_a_script_and_those_who_import_it_agree_on_names(tmp_path: Path, as_module: bool) -> None:
+def test_a_script_and_its_importers_agree_on_names(tmp_path: Path, as_module: bool) -> None:
     package = tmp_path / "shop"
     package.mkdir()
     (package / "__init__.py").touch()

@@ -71,7 +71,7 @@ def test_an_answer_names_the_question_that_it_went_to(run: Run, store: Store, ac
     assert run("held", act, job.id).stdout == f'{job.id}  ready  {word} to "Ship order 42?"\n'
 
 
-def test_who_did_it_is_the_user_unless_said_otherwise(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_actor_is_the_user_unless_by_names_another(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second, third = add(store), add(store), add(store)
     monkeypatch.setenv("LOGNAME", "ann")
     run("jobs", "cancel", first.id)
@@ -341,7 +341,7 @@ def left(store: Store) -> set[str]:
     return {job.state.value for job in store.find(Filter(limit=1000))}
 
 
-def test_a_store_that_is_in_doubt_is_unhealthy_until_somebody_accepts_it(run: Run, store: Store) -> None:
+def test_a_store_in_doubt_is_unhealthy_until_a_person_accepts_it(run: Run, store: Store) -> None:
     assert (
         "there is nothing to accept: no worker has reported this store as changed"
         in run("db", "accept", "--note", "x", code=6).stderr

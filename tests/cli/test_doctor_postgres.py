@@ -71,7 +71,7 @@ def test_each_finding_has_its_fact(
     assert titles(store, replace(good, **change))[title] == severity
 
 
-def test_an_old_transaction_of_somebody_else_is_seen(store: PostgresStore, postgres: str) -> None:
+def test_an_old_transaction_of_another_program_is_reported(store: PostgresStore, postgres: str) -> None:
     with psycopg.connect(postgres) as somebody:
         somebody.execute("SELECT 1")
         age = store.condition().oldest_transaction_s
@@ -153,5 +153,5 @@ def test_the_command_says_it_and_exits_7(postgres: str, store: PostgresStore) ->
 
 
 @pytest.mark.parametrize("error", [StoreLocked("locked"), StoreTimeout("too long")], ids=["locked", "timeout"])
-def test_a_store_that_somebody_locks_is_not_to_be_made_readable(error: StoreError) -> None:
+def test_a_locked_store_is_not_reported_as_unreadable(error: StoreError) -> None:
     assert "pg_blocking_pids()" in to_be_read("postgresql://db/jobs", error)

@@ -118,7 +118,7 @@ def test_a_file_appears_when_it_is_complete_and_is_private(run: Run, store: Stor
     assert "cannot write" in run("jobs", "export", "-o", "nowhere/out.jsonl", code=2).stderr
 
 
-def test_an_export_writes_to_no_file_that_somebody_else_prepared(run: Run, store: Store, folder: Path) -> None:
+def test_an_export_refuses_a_file_that_another_user_prepared(run: Run, store: Store, folder: Path) -> None:
     add(store)
     victim, trap = folder / "victim", folder / "out.jsonl.part"
     victim.write_text("precious")

@@ -272,7 +272,7 @@ def test_a_backup_to_a_name_that_is_taken_is_refused_without_a_bar(folder: Path,
     assert "copying" not in shown
 
 
-def test_a_scan_shows_a_bar_to_who_watches_it(folder: Path, store: Store, url: str) -> None:
+def test_a_scan_shows_a_progress_bar_in_a_terminal(folder: Path, store: Store, url: str) -> None:
     worker = enrol(store, boot_id=SystemClock().boot_id)
     for _ in range(3):
         start(store, worker)
@@ -284,7 +284,7 @@ def test_a_scan_shows_a_bar_to_who_watches_it(folder: Path, store: Store, url: s
 
 
 @pytest.mark.parametrize("option", ["--json", "-q"])
-def test_no_bar_for_programs_and_who_wants_quiet(folder: Path, store: Store, url: str, option: str) -> None:
+def test_programs_and_quiet_users_see_no_progress_bar(folder: Path, store: Store, url: str, option: str) -> None:
     lose(store)
     assert "recovering" not in on_a_terminal(folder, "scan", "--fix", option, HOLDFAST_DB=url)
 

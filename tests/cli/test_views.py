@@ -272,7 +272,7 @@ def test_a_scan_counts_once_and_only_what_it_settled_itself(store: Store, clock:
     assert (dry["zombies_found"], dry["held"], len(dry["zombies"])) == (1, 1, 1)
 
 
-def test_a_zombie_says_who_held_it_and_since_when(run: Run, store: Store) -> None:
+def test_a_zombie_names_its_worker_and_the_time_of_its_claim(run: Run, store: Store) -> None:
     job = start(store, enrol(store, name="w1", boot_id=SystemClock().boot_id), queue="mail", task="send", lease_s=30.0)
     [zombie] = run.json("scan")["zombies"]
     assert (zombie["id"], zombie["task"], zombie["queue"], zombie["worker"]) == (job.id, "send", "mail", "w1")

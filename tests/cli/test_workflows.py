@@ -534,7 +534,7 @@ def test_a_signal_is_delivered_once(run: Run, store: Store) -> None:
     assert (shown["id"], shown["sent"]) == (job.id, True)
 
 
-def test_whoever_signals_is_told_if_nobody_waits_for_it(run: Run, store: Store) -> None:
+def test_a_signal_that_no_workflow_waits_for_says_so(run: Run, store: Store) -> None:
     waits, asks, runs = begin(store), asking(store), begin(store)
     settle(store, waits, Parked("waits", awaits=awaiting("signal:paid"), inbox=0))
 
@@ -834,7 +834,7 @@ def test_what_was_given_up_with_an_open_step_is_not_run_again_by_the_way(run: Ru
 
 
 @pytest.mark.parametrize("words", ["jobs retry ID --repeat-step", "workflows retry ID --from-step charge"])
-def test_who_says_so_runs_it_again(run: Run, store: Store, words: str) -> None:
+def test_an_open_step_runs_again_when_the_person_allows_it(run: Run, store: Store, words: str) -> None:
     job = with_open_step(store, "charge")
     run("workflows", "cancel", job.id)
     run(*words.replace("ID", job.id).split())

@@ -47,7 +47,7 @@ def test_duties_of_other_names_do_not_disturb_each_other(store: Store) -> None:
     assert (other.name, other.term) == ("pruner", 1)
 
 
-def test_who_resigns_lets_the_next_one_in_at_once_and_the_term_still_rises(store: Store) -> None:
+def test_a_resignation_lets_the_next_process_in_at_once_under_a_higher_term(store: Store) -> None:
     duty = acquire(store)
     assert store.resign(duty) is True
     assert store.resign(duty) is False
@@ -56,12 +56,12 @@ def test_who_resigns_lets_the_next_one_in_at_once_and_the_term_still_rises(store
     assert store.acquire("reaper", "c", 30.0) is None
 
 
-def test_who_comes_back_after_resigning_has_a_new_term(store: Store) -> None:
+def test_a_process_that_returns_after_resigning_has_a_new_term(store: Store) -> None:
     store.resign(acquire(store))
     assert acquire(store).term == 2
 
 
-def test_who_resigns_may_leave_a_note_that_stays_until_the_next_one(store: Store) -> None:
+def test_a_note_left_at_resignation_stays_until_the_next_one(store: Store) -> None:
     assert acquire(store).note is None
     assert store.resign(acquire(store), "as far as Tuesday")
     assert acquire(store, "b").note == "as far as Tuesday"
@@ -150,14 +150,14 @@ def test_a_duty_is_no_proof_of_another_that_was_lost(store: Store, clock: FakeCl
     assert store.retire(worker, "vanished", under=kept) is True
 
 
-def test_who_resigns_one_duty_keeps_the_other(store: Store) -> None:
+def test_resigning_one_duty_keeps_the_other(store: Store) -> None:
     duty = acquire(store)
     store.acquire("pruner", "a", 30.0)
     assert store.resign(duty) is True
     assert store.acquire("pruner", "b", 30.0) is None
 
 
-def test_who_has_the_duty_again_does_not_lose_it_by_an_old_resignation(store: Store, clock: FakeClock) -> None:
+def test_an_old_resignation_does_not_end_a_newer_term(store: Store, clock: FakeClock) -> None:
     old = acquire(store)
     clock.advance(30)
     acquire(store, "b", ttl_s=5.0)

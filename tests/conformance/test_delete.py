@@ -78,7 +78,7 @@ def test_a_workflow_goes_with_its_steps_and_signals_and_with_nobody_elses(store:
     assert [signal.id for signal in store.inbox(other.id).signals] == [f"for-{other.id}"]
 
 
-def test_who_is_added_under_a_deleted_id_finds_nothing_of_the_first(store: Store) -> None:
+def test_a_job_under_a_deleted_id_inherits_nothing(store: Store) -> None:
     job = start_flow(store)
     record(store, job, a_step(1))
     store.signal(a_signal(job, id="one"))

@@ -125,7 +125,7 @@ def test_workflows_and_other_jobs_in_every_state(store: Store, state: State | No
     assert ids(store.find(Filter(states=states, workflow=True, before=made[2].id))) == flows[1:]
 
 
-def test_who_asks_a_person(store: Store) -> None:
+def test_jobs_that_ask_a_person_are_found(store: Store) -> None:
     asks, waits = park(store, start_flow(store), "signal:a", question="Ship it?"), park(store, start_flow(store))
     runs = start_flow(store)
     for given in (Filter(), Filter(workflow=True), Filter(ids=(asks.id, waits.id, runs.id))):
@@ -146,7 +146,7 @@ def test_a_job_that_crashed_was_tried(store: Store) -> None:
     assert ids(store.find(Filter(states=(State.READY,), tried=False))) == []
 
 
-def test_of_the_ready_jobs_those_whose_time_has_not_come_and_who_was_tried(store: Store, clock: FakeClock) -> None:
+def test_ready_jobs_are_found_by_later_run_at_and_by_earlier_tries(store: Store, clock: FakeClock) -> None:
     due, scheduled = add(store), add(store, delay_s=60.0)
     pause = {"base_s": 60.0, "cap_s": 60.0, "jitter": False}
     retrying, flow = start(store, **pause), start_flow(store, **pause)

@@ -101,7 +101,7 @@ def test_only_what_that_one_recorded_is_copied(store: Store) -> None:
     assert store.steps(new.id) == []
 
 
-def test_who_was_run_again_is_not_forked(store: Store) -> None:
+def test_a_workflow_that_runs_again_is_not_forked(store: Store) -> None:
     old, new = recorded(store), make_job(workflow=True)
     assert from_second(store, old)
     old = again(store, old)
@@ -116,7 +116,7 @@ def test_who_was_run_again_is_not_forked(store: Store) -> None:
     assert store.get(new.id) is None
 
 
-def test_who_ended_once_more_is_not_forked_by_what_was_seen_before(store: Store) -> None:
+def test_a_workflow_that_ended_again_is_not_forked_by_an_older_look(store: Store) -> None:
     old, new = recorded(store), make_job(workflow=True)
     assert from_second(store, old)
     cancelled(store, old)
@@ -127,7 +127,7 @@ def test_who_ended_once_more_is_not_forked_by_what_was_seen_before(store: Store)
 
 
 @pytest.mark.parametrize("state", sorted(ENDED))
-def test_whoever_has_ended_is_forked(store: Store, state: State) -> None:
+def test_an_ended_workflow_is_forked(store: Store, state: State) -> None:
     old, new = job_in(store, state, workflow=True), make_job(workflow=True)
     assert store.fork(new, old.id, old.fence, 5, NOTE) == (new.id, False)
 

@@ -293,7 +293,7 @@ def test_of_jobs_with_one_key_the_first_comes_alive(store: Store) -> None:
     assert [len(store.journal(job.id, kinds=["revived"])) for job in dead] == [0, 1, 0]
 
 
-def test_a_key_is_taken_by_who_has_it_before_the_acts_though_one_of_them_ends_that_job(store: Store) -> None:
+def test_a_key_stays_taken_during_a_batch_of_acts_that_ends_its_holder(store: Store) -> None:
     dead = job_in(store, State.DEAD, key="order-42")
     holder = add(store, key="order-42")
     moves = [Move(holder.seen, acts.cancel(holder, actor="ann")), Move(dead.seen, acts.revive(dead, 5.0, actor="ann"))]

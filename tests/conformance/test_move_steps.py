@@ -110,7 +110,7 @@ def test_an_answer_to_what_is_no_longer_there_changes_no_step(store: Store, seen
     assert picture(store) == before
 
 
-def test_who_may_run_again_has_no_open_step_and_the_step_stays_begun(store: Store) -> None:
+def test_a_job_that_may_run_again_has_no_open_step_and_the_step_stays_started(store: Store) -> None:
     held = held_with(store, 1)
     assert applied(store, held, acts.revive(held, 50.0, actor="ann", repeat_step=True)) is True
     assert row(store, held.id).open_step is None
@@ -139,7 +139,7 @@ def test_steps_are_set_aside_from_a_position_on_and_keep_their_rows(store: Store
     assert moved.detail["set_aside"] == ["step-2", "step-3"]
 
 
-def test_steps_are_set_aside_as_often_as_somebody_asks(store: Store) -> None:
+def test_steps_are_set_aside_at_each_request(store: Store) -> None:
     dead = dead_after(store, a_step(1), a_step(2))
     for _ in range(3):
         assert applied(store, dead, retry_from(store, dead, 1)) is True
@@ -219,7 +219,7 @@ def test_an_attempt_that_was_asked_for_a_rollback_ends_in_one(store: Store) -> N
 
 
 @pytest.mark.parametrize("act", ["cancel", "hold"])
-def test_who_is_stopped_while_it_waits_waits_for_nothing_more(store: Store, act: str) -> None:
+def test_a_job_that_is_stopped_while_it_waits_awaits_nothing(store: Store, act: str) -> None:
     waiting = park(store, start_flow(store), "signal:a", wake_at=store.now().wall + 9, question="Ship it?")
     verdict = acts.cancel(waiting, actor="ann") if act == "cancel" else acts.hold(waiting, actor="ann")
     assert applied(store, waiting, verdict) is True

@@ -91,7 +91,7 @@ def test_a_stale_lease_parks_nobody(store: Store, stale: object) -> None:
     assert row(store, lease.job_id) == before
 
 
-def test_who_was_asked_to_stop_is_judged_again(store: Store) -> None:
+def test_a_job_that_was_asked_to_stop_is_judged_again(store: Store) -> None:
     job = start_flow(store)
     move(store, job.id, job.state, job.fence, acts.cancel(job, actor="ann"))
     before = picture(store)
@@ -102,7 +102,7 @@ def test_who_was_asked_to_stop_is_judged_again(store: Store) -> None:
 # ------------------------------------------------------------------------------------- no lost wake-up
 
 
-def test_who_looked_before_something_came_does_not_wait(store: Store, clock: FakeClock) -> None:
+def test_a_workflow_that_has_not_seen_its_whole_inbox_does_not_park(store: Store, clock: FakeClock) -> None:
     job = start_flow(store, run_at=clock.wall() - 500)
     looked = store.inbox(job.id).count
     store.signal(a_signal(job, "other"))
@@ -118,7 +118,7 @@ def test_who_looked_before_something_came_does_not_wait(store: Store, clock: Fak
     assert again(store, after).fence == job.fence + 1
 
 
-def test_who_has_seen_all_that_came_waits(store: Store) -> None:
+def test_a_workflow_that_has_seen_its_whole_inbox_parks(store: Store) -> None:
     job = start_flow(store)
     store.signal(a_signal(job))
     store.signal(a_signal(job))
@@ -126,7 +126,7 @@ def test_who_has_seen_all_that_came_waits(store: Store) -> None:
     assert (after.state, after.awaits) == (State.WAITING, awaiting("signal:a"))
 
 
-def test_who_does_not_say_what_it_has_seen_waits(store: Store) -> None:
+def test_a_workflow_that_reports_no_inbox_parks(store: Store) -> None:
     job = start_flow(store)
     store.signal(a_signal(job))
     assert park(store, job, "signal:a").state is State.WAITING
@@ -239,7 +239,7 @@ def test_a_parent_that_is_gone_or_is_no_workflow_changes_nothing(store: Store) -
     assert row(store, plain.id) == plain
 
 
-def test_a_person_who_ends_a_child_wakes_the_parent(store: Store) -> None:
+def test_ending_a_child_by_hand_wakes_the_parent(store: Store) -> None:
     parent = start_flow(store)
     child = job_in(store, State.HELD, parent=parent.id)
     waiting = park(store, parent, f"job:{child.id}")

@@ -54,7 +54,7 @@ def test_no_records_are_nothing(store: Store) -> None:
     assert picture(store) == before
 
 
-def test_a_step_that_was_begun_is_written_anew_by_whoever_begins_or_ends_it(store: Store) -> None:
+def test_a_started_step_is_rewritten_by_the_attempt_that_starts_or_ends_it(store: Store) -> None:
     """The code may have got an undo since, or other arguments: what counts is what was begun last."""
     job = start_flow(store)
     record(store, job, a_step(1, "started", arguments="[1]", started_at=1.0))
@@ -335,7 +335,7 @@ def test_a_signal_is_taken_once(store: Store) -> None:
     assert ([signal.id for signal in inbox.signals], inbox.count) == (["two"], 2)
 
 
-def test_who_took_a_signal_first_has_it(store: Store) -> None:
+def test_the_first_step_that_takes_a_signal_keeps_it(store: Store) -> None:
     """Set aside is what the first taker did; so it comes back only with that."""
     job = start_flow(store)
     store.signal(a_signal(job, id="one"))
@@ -431,7 +431,7 @@ def test_a_sent_signal_arrives_with_the_step_that_sends_it(store: Store, clock: 
 
 
 @pytest.mark.parametrize("plain", [True, False], ids=["a job", "nobody"])
-def test_a_signal_to_who_cannot_take_it_leaves_nothing(store: Store, plain: bool) -> None:
+def test_a_signal_that_cannot_be_delivered_leaves_nothing(store: Store, plain: bool) -> None:
     job, other = start_flow(store), start(store, workflow=False)
     signal = a_signal(other) if plain else replace(a_signal(other), job_id="nobody")
     before = picture(store)

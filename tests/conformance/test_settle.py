@@ -506,7 +506,7 @@ def test_a_success_is_a_success_whenever_the_job_was_asked_to_stop(store: Store)
     assert (row(store, job.id).state, row(store, job.id).result) == (State.DONE, '"made it"')
 
 
-def test_a_success_found_by_somebody_else_is_a_success_too(store: Store, clock: FakeClock) -> None:
+def test_a_success_that_another_process_found_is_a_success(store: Store, clock: FakeClock) -> None:
     job = start(store)
     cancel(store, job)
     assert settle(store, job, Succeeded(), seen_lease=True) is ACCEPTED
@@ -642,7 +642,7 @@ def test_a_success_is_a_success_whatever_was_recorded_meanwhile(store: Store) ->
     assert settle(store, job, Succeeded('"fine"')) is ACCEPTED
 
 
-def test_who_did_not_look_at_steps_is_not_asked_about_them(store: Store) -> None:
+def test_a_verdict_without_a_look_at_steps_is_not_compared_with_them(store: Store) -> None:
     job = start_flow(store)
     record(store, job, a_step(1, "started", has_undo=True, repeatable=False), open_step="charge", undoable=True)
     blind = msgspec.structs.replace(settlement(job, Failed("x")), seen_open_step=None, seen_undoable=None)

@@ -61,7 +61,7 @@ def test_an_answer_to_a_question_is_journalled_and_not_kept_with_it(store: Store
 
 
 @pytest.mark.parametrize("state", sorted(ENDED))
-def test_who_has_ended_takes_none(store: Store, state: State) -> None:
+def test_an_ended_workflow_takes_no_signal(store: Store, state: State) -> None:
     job = job_in(store, state, workflow=True)
     before = picture(store)
     assert store.signal(a_signal(job)) is GONE
@@ -69,7 +69,7 @@ def test_who_has_ended_takes_none(store: Store, state: State) -> None:
 
 
 @pytest.mark.parametrize("state", sorted(State))
-def test_who_is_no_workflow_takes_none(store: Store, state: State) -> None:
+def test_a_plain_job_takes_no_signal(store: Store, state: State) -> None:
     job = job_in(store, state)
     before = picture(store)
     assert store.signal(a_signal(job)) is GONE
@@ -138,7 +138,7 @@ def test_signals_of_many_at_once_are_all_counted(store: Store) -> None:
 
 
 @pytest.mark.parametrize("awaits", [("signal:go",), ("job:x", "signal:other", "signal:go")])
-def test_it_wakes_who_awaits_it(store: Store, clock: FakeClock, awaits: tuple[str, ...]) -> None:
+def test_a_signal_wakes_the_workflow_that_awaits_it(store: Store, clock: FakeClock, awaits: tuple[str, ...]) -> None:
     waiting = park(store, start_flow(store), *awaits, wake_at=clock.wall() + 60, question="Ship it?")
     clock.advance(7)
     assert store.signal(a_signal(waiting)) is ACCEPTED
@@ -148,7 +148,7 @@ def test_it_wakes_who_awaits_it(store: Store, clock: FakeClock, awaits: tuple[st
     assert again(store, woken).fence == waiting.fence + 1
 
 
-def test_an_answer_reaches_who_still_awaits_it(store: Store, clock: FakeClock) -> None:
+def test_an_answer_reaches_a_workflow_that_still_awaits_it(store: Store, clock: FakeClock) -> None:
     waiting = park(store, start_flow(store), "signal:go", wake_at=clock.wall() + 60, question="Ship it?")
     answer = a_signal(waiting, seen_fence=waiting.fence)
     assert store.signal(answer) is ACCEPTED
@@ -190,7 +190,7 @@ def test_another_signal_is_kept_and_wakes_nobody(store: Store, clock: FakeClock,
     assert len(store.inbox(waiting.id).signals) == 1
 
 
-def test_who_only_sleeps_is_not_woken(store: Store, clock: FakeClock) -> None:
+def test_a_workflow_that_only_sleeps_is_not_woken(store: Store, clock: FakeClock) -> None:
     waiting = park(store, start_flow(store), wake_at=clock.wall() + 60)
     store.signal(a_signal(waiting))
     assert row(store, waiting.id) == replace(waiting, inbox=1)

@@ -12,7 +12,7 @@ from tests.factory import add, delete, enrol, job_in, settle, start
 REWOUND = Doubt("rewound", "beats", "12", "11", "w")
 
 
-def test_a_store_says_who_it_is_and_how_often_a_worker_has_beaten(store: Store) -> None:
+def test_a_store_reports_its_identity_and_the_beats_of_a_worker(store: Store) -> None:
     worker = enrol(store)
     before = store.standing(worker, (), None)
     assert before.identity

@@ -37,7 +37,7 @@ def test_nobody_waits(store: Store) -> None:
 
 
 @pytest.mark.parametrize("state", sorted(set(State) - {State.WAITING}))
-def test_only_who_waits_is_roused(store: Store, state: State) -> None:
+def test_only_a_waiting_job_is_woken(store: Store, state: State) -> None:
     job_in(store, state, workflow=True)
     before = picture(store)
     assert store.wake_due() is None
@@ -45,7 +45,7 @@ def test_only_who_waits_is_roused(store: Store, state: State) -> None:
 
 
 @pytest.mark.parametrize("awaits", [(), ("signal:go",)])
-def test_who_waits_until_now_is_ready_and_waits_for_nothing_more(
+def test_a_job_whose_wait_ends_now_is_ready_and_awaits_nothing(
     store: Store, clock: FakeClock, awaits: tuple[str, ...]
 ) -> None:
     waiting = park(store, start_flow(store), *awaits, wake_at=clock.wall() + DUE_S, question="Ship it?")
@@ -60,7 +60,7 @@ def test_who_waits_until_now_is_ready_and_waits_for_nothing_more(
     assert again(store, woken).id == waiting.id
 
 
-def test_who_waits_for_ever_stays(store: Store, clock: FakeClock) -> None:
+def test_a_job_without_a_wake_up_time_stays_waiting(store: Store, clock: FakeClock) -> None:
     waiting = park(store, start_flow(store), "signal:go")
     clock.advance(10**9)
     assert store.wake_due() is None
@@ -88,7 +88,7 @@ def test_no_more_than_the_limit_and_the_longest_due_first(store: Store, clock: F
     assert store.wake_due(limit=2) is None
 
 
-def test_who_stopped_waiting_has_no_timer_any_more(store: Store, clock: FakeClock) -> None:
+def test_a_job_that_no_longer_waits_has_no_timer(store: Store, clock: FakeClock) -> None:
     wall = clock.wall()
     cancelled, held = (park(store, start_flow(store), wake_at=wall + 5) for _ in range(2))
     move(store, cancelled.id, cancelled.state, cancelled.fence, acts.cancel(cancelled, actor="ann"))
@@ -100,7 +100,7 @@ def test_who_stopped_waiting_has_no_timer_any_more(store: Store, clock: FakeCloc
     assert [row(store, job.id).wake_at for job in (cancelled, held)] == [None, None]
 
 
-def test_many_who_rouse_at_once_lose_nobody(store: Store, clock: FakeClock) -> None:
+def test_many_wake_ups_at_once_lose_no_job(store: Store, clock: FakeClock) -> None:
     store.add([make_job(workflow=True) for _ in range(300)])
     jobs = claim(store, enrol(store), limit=300)
     store.settle([settlement(job, Parked("sleeps", wake_at=clock.wall() + 1)) for job in jobs])

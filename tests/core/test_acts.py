@@ -149,7 +149,7 @@ def test_a_ready_job_is_moved_by_what_is_given_and_nothing_else() -> None:
     assert one.events[0].detail == {"priority": -3}
 
 
-def test_asking_a_running_job_to_stop_is_written_down_once_with_who_and_why() -> None:
+def test_a_cancel_of_a_running_job_is_journalled_once_with_actor_and_note() -> None:
     job = a_job(State.RUNNING)
     [note] = acts.cancel(job, actor="ann", reason="a typo").events
     assert (note.kind, note.actor, note.detail) == ("moved", "ann", {"cancel_requested": True, "reason": "a typo"})

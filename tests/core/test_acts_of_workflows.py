@@ -96,7 +96,7 @@ def test_what_cannot_be_run_again_from_a_step() -> None:
 
 
 @pytest.mark.parametrize("state", [State.HELD, State.DEAD, State.CANCELLED])
-def test_an_open_step_runs_again_only_if_somebody_says_so(state: State) -> None:
+def test_an_open_step_runs_again_only_on_explicit_request(state: State) -> None:
     job = flow(state, open_step="charge")
     with pytest.raises(IllegalMove, match="'charge' was started and not recorded, and must not be repeated"):
         acts.revive(job, NOW, actor="ann")
@@ -107,7 +107,7 @@ def test_an_open_step_runs_again_only_if_somebody_says_so(state: State) -> None:
     assert (note.kind, note.actor, note.detail) == ("revived", "ann", detail)
 
 
-def test_who_says_so_of_several_has_heard_of_all() -> None:
+def test_repeating_several_open_steps_needs_each_of_them_named() -> None:
     job, steps = held("charge", "ship")
     with pytest.raises(IllegalMove, match="its steps 'charge', 'ship' were started and not recorded"):
         acts.revive(job, NOW, actor="ann", steps=steps)
@@ -160,7 +160,7 @@ def test_nothing_is_built_on_what_may_have_happened() -> None:
 
 
 @pytest.mark.parametrize("state", ["started", "recorded"])
-def test_what_happened_and_must_not_be_repeated_is_run_again_only_by_who_says_so(state: str) -> None:
+def test_a_recorded_unrepeatable_step_runs_again_only_on_explicit_request(state: str) -> None:
     job = flow(State.DEAD)
     first, paid = a_step(1), a_step(2, state, name="charge", repeatable=False)
     for act in (partial(acts.retry_from, job, now=NOW), partial(acts.fork, job)):

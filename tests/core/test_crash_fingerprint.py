@@ -77,7 +77,7 @@ def test_what_holds_a_call_back_are_deaths_and_the_jobs_are_named() -> None:
     )
 
 
-def test_who_failed_was_held_or_was_brought_back_is_not_new() -> None:
+def test_a_job_that_failed_was_held_or_was_revived_is_not_new() -> None:
     assert is_new(a_job())
     for state in (State.HELD, State.DEAD, State.CANCELLED):
         job = a_job(state)

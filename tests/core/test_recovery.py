@@ -71,7 +71,7 @@ def test_a_lock_must_be_seen_free_for_a_while(evidence: Any) -> None:
     assert (observed.unconfirmed, observed.recheck_s, observed.patience_s) == ([], 0.0, 0.0)
 
 
-def test_a_lock_that_was_taken_again_must_be_seen_free_anew() -> None:
+def test_a_lock_that_was_taken_again_must_be_seen_free_twice_more() -> None:
     observed, dead = Observations(), Vanished(a_worker(id="w"), "lock")
     observed.confirmed_vanished([dead], 1000.0, 0.5)
     observed.confirmed_vanished([], 1000.25, 0.5)

@@ -215,7 +215,7 @@ def test_a_time_that_comes_twice_is_taken_at_its_first_coming() -> None:
     assert following("30 2 * * *", "Europe/Berlin", "2026-10-23 12:00", 3) == expected
 
 
-def test_who_looks_between_the_two_comings_waits_for_the_next_day() -> None:
+def test_a_look_between_the_two_passes_of_a_repeated_hour_waits_for_the_next_day() -> None:
     assert following("30 2 * * *", "Europe/Berlin", "2026-10-25 01:10", 1) == ["2026-10-26 01:30"]
 
 
@@ -411,13 +411,13 @@ def test_one_that_fell_into_a_gap_is_made_up_for() -> None:
     assert due(schedule, at("2026-03-29 20:00")) == at("2026-03-29 01:00")
 
 
-def test_who_skips_fires_what_is_a_little_late_and_nothing_else() -> None:
+def test_skip_fires_a_slightly_late_instant_and_nothing_else() -> None:
     schedule = a_schedule("5 12 * * *", NOW - DAY_S, missed="skip")
     assert due(schedule, at("2026-11-15 12:05") + LATE_S - 0.001) == at("2026-11-15 12:05")
     assert due(schedule, at("2026-11-15 12:05") + LATE_S) is None
 
 
-def test_who_skips_fires_nothing_that_the_mark_has_reached() -> None:
+def test_skip_fires_no_instant_up_to_the_mark() -> None:
     schedule = a_schedule("5 12 * * *", at("2026-11-15 12:05"), missed="skip")
     assert due(schedule, at("2026-11-15 12:05") + 1) is None
 

@@ -219,7 +219,7 @@ def test_only_a_loss_tells_how_many_were_suspects() -> None:
         assert verdict.suspects == wanted, case
 
 
-def test_rolling_back_begins_once_and_only_for_those_who_declared_it() -> None:
+def test_a_rollback_begins_once_and_only_for_jobs_that_declared_it() -> None:
     short_endings = COUNTS_AS_FAILURE - {"failed"} | IS_LOSS | {"failed in an outage", "released after it began"}
     for case, _, verdict in cases():
         name, on_crash, rolling_back, cancel, _ = case
@@ -624,7 +624,7 @@ def test_a_suspect_that_begins_to_roll_back_has_fresh_budgets_and_nothing_to_be_
     assert (verdict.rolling_back, verdict.fresh_budgets, verdict.crashes) == (True, True, 0)
 
 
-def test_who_is_rolling_back_does_not_begin_to_roll_back() -> None:
+def test_a_job_that_is_rolling_back_does_not_begin_a_second_rollback() -> None:
     job = a_job(workflow=True, undoable=True, rolling_back=True, error="it was asked for")
     verdict = judge(Failed("x", rollback=True), job, NOW, chance=0.5)
     assert (verdict.move, verdict.failures, verdict.fresh_budgets) == (Transition.RETRY, 1, False)
@@ -645,7 +645,7 @@ def test_a_workflow_whose_budget_is_spent_is_undone_unless_it_was_declared_other
     assert judge(Failed("x"), job, NOW, chance=0.5).move is move
 
 
-def test_who_wants_a_workflow_undone_is_heard_once_and_quoted() -> None:
+def test_a_requested_rollback_happens_once_and_quotes_the_request() -> None:
     asked = {"cancel_requested": True, "undo_requested": True, "error": "ann: sold out"}
     job = a_job(workflow=True, undoable=True, **asked)
     verdict = judge(Failed("x"), job, NOW, chance=0.5)
@@ -654,13 +654,13 @@ def test_who_wants_a_workflow_undone_is_heard_once_and_quoted() -> None:
     assert again.move is Transition.CANCEL
 
 
-def test_only_who_rolls_back_keeps_the_error_that_is_on_the_row() -> None:
+def test_only_a_job_that_rolls_back_keeps_the_error_on_its_row() -> None:
     plain = a_job(workflow=True, undoable=True, error="the first time")
     assert judge(Failed("x"), plain, NOW, chance=0.5).error == "x"
     assert judge(Failed("x"), msgspec.structs.replace(plain, rolling_back=True), NOW, chance=0.5).error is None
 
 
-def test_who_is_held_back_before_it_starts_is_not_asked_about_its_open_step() -> None:
+def test_a_job_that_is_held_before_its_start_keeps_its_open_step_unasked() -> None:
     opened = a_job(workflow=True, open_step="charge")
     assert judge(HeldBack("it crashed too often"), opened, NOW, chance=0.5).stop_reason == "suspected"
 

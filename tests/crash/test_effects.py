@@ -38,7 +38,7 @@ def test_killed_before_the_commit_the_effect_is_there_once(world: World, effects
 
 
 @pytest.mark.slow  # children are killed again and again
-def test_whoever_is_killed_every_effect_is_there_exactly_once(world: World, effects: Any) -> None:
+def test_every_effect_is_there_exactly_once_after_any_kill(world: World, effects: Any) -> None:
     """Each job holds the file's only write lock for some milliseconds: most kills hit an open transaction.
     On PostgreSQL `test_storm.py` does this, and kills the server too."""
     lots = random.Random(3)

@@ -43,7 +43,7 @@ def test_a_killed_job_runs_again_within_its_bound(
 
 @pytest.mark.slow  # the others look now and then
 @pytest.mark.parametrize("db", ["postgres"], indirect=True)
-def test_a_death_is_found_though_the_one_who_looks_for_deaths_is_frozen(world: World) -> None:
+def test_a_death_is_found_while_the_process_that_looks_for_deaths_is_frozen(world: World) -> None:
     """On PostgreSQL one of all looks for free locks: the first that was started. The others do not trust it blindly."""
     groups = [world.worker(name).until_ready() for name in ("ann", "bob", "eve")]
     world.freeze(groups[0])

@@ -17,7 +17,7 @@ from tests.servers import PostgresServer
 
 
 @pytest.mark.slow  # six hundred jobs and eight kills
-def test_every_job_is_done_once_by_its_newest_attempt_whoever_is_killed(tmp_path: Path) -> None:
+def test_every_job_is_done_once_by_its_newest_attempt_after_any_kill(tmp_path: Path) -> None:
     """P1, P3, P4, P9, P10"""
     figures = storm(tmp_path, Plan(jobs=600, kills=8, seed=7))
     print("\n" + "\n".join(figures.lines()))
@@ -28,7 +28,7 @@ def test_every_job_is_done_once_by_its_newest_attempt_whoever_is_killed(tmp_path
 
 
 @pytest.mark.slow  # workers and their server are killed and started again
-def test_every_effect_is_there_once_whoever_is_killed_the_server_too(tmp_path: Path) -> None:
+def test_every_effect_is_there_once_after_any_kill_even_of_the_server(tmp_path: Path) -> None:
     """P1, P3, P4, P6, P9, P10, under jobs that come in all the while"""
     # What a killed server wrote is in the system's cache: it is safe without fsync, and back in a fraction of the time.
     server = PostgresServer(settings=("fsync=off",))

@@ -147,9 +147,7 @@ def cut_off(path: str, fence: int, **given: Any) -> Step:
 @pytest.mark.parametrize(
     "paths", [("2.1.1", "2.2.1", "2.3.1"), ("~1.1", "~2.1", "~3.1"), ("~1.2.1.1", "~1.2.2.1", "~2.1")]
 )
-def test_a_death_among_branches_stays_with_each_that_is_begun_anew(
-    paths: tuple[str, ...], fences: tuple[int, ...]
-) -> None:
+def test_a_death_among_branches_stays_with_each_restarted_step(paths: tuple[str, ...], fences: tuple[int, ...]) -> None:
     each = zip(paths, fences, strict=True)
     steps = [cut_off(path, fence, position=place) for place, (path, fence) in enumerate(each, 1)]
     found = insight.deaths(steps, [a_death(5)])

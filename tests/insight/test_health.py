@@ -130,7 +130,7 @@ def test_losses_of_before_a_person_gave_it_fresh_budgets_are_past(store: Store) 
     assert insight.uncounted(row(store, job.id), store.journal(job.id)) == Uncounted(0, 0)
 
 
-def test_a_loss_before_the_start_was_recorded_says_nothing_of_who_is_to_blame(store: Store) -> None:
+def test_a_loss_before_the_recorded_start_blames_no_job(store: Store) -> None:
     job = start(store)
     settle(store, job, Lost("exit", "killed", started=False, autopsy={"started": False}))
     assert insight.uncounted(row(store, job.id), store.journal(job.id)) == Uncounted(1, 0)
@@ -388,7 +388,7 @@ def test_one_that_is_lost_as_soon_as_it_was_claimed_went_back_to_its_queue(store
         ]
 
 
-def test_a_person_who_moves_a_job_that_waits_does_not_run_it_again(store: Store) -> None:
+def test_moving_a_waiting_job_does_not_run_it_again(store: Store) -> None:
     job = start(store)
     settle(store, job, Lost("exit", "c"))
     moved = Event(99, job.id, 0.0, "moved", job.fence + 1, None, None, {})

@@ -105,7 +105,7 @@ def test_the_wal_stays_short_when_only_one_process_writes(store: SqliteStore, pa
     assert times_started_anew(path) >= 2
 
 
-def test_who_has_no_turn_commits_all_the_same_and_a_killed_holder_blocks_nobody(store: SqliteStore, path: Path) -> None:
+def test_a_commit_without_a_turn_succeeds_and_a_killed_holder_blocks_no_writer(store: SqliteStore, path: Path) -> None:
     fill(store)
     before = times_started_anew(path)
     hold, pipe = [sys.executable, "-c", HOLD, f"{path}-wal"], subprocess.PIPE

@@ -168,7 +168,7 @@ def test_a_file_that_is_not_there_is_not_listened_to(tmp_path: Path) -> None:
 
 
 @on_linux
-def test_a_file_that_was_made_anew_is_listened_to(database: Path) -> None:
+def test_a_file_that_was_created_again_is_watched(database: Path) -> None:
     ringing = CommitWatch(database)
     assert ringing.hears()
     wal = database.with_name("some.db-wal")

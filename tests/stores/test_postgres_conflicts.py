@@ -86,7 +86,7 @@ def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]],
     return arm
 
 
-def test_a_batch_that_fails_when_it_reads_who_has_a_key_stores_nothing(
+def test_a_batch_that_fails_while_it_reads_the_holders_of_keys_stores_nothing(
     store: PostgresStore, between: Callable[[Callable[[], object]], None]
 ) -> None:
     taken = make_job(key="taken")

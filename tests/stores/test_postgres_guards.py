@@ -38,7 +38,7 @@ def store(stores: list[PostgresStore]) -> PostgresStore:
 # ------------------------------------------------------------------------------------------------ locks
 
 
-def test_who_does_not_look_for_free_locks_takes_nobody_for_dead(stores: list[PostgresStore]) -> None:
+def test_a_process_that_does_not_look_for_free_locks_declares_no_worker_dead(stores: list[PostgresStore]) -> None:
     looking, other = stores
     enrol(looking)
     assert looking.vanished() == []
@@ -211,7 +211,7 @@ def test_a_retry_with_a_pause_and_other_news_leave_the_frontier_where_it_is(slow
     assert slow._claim_cursor.lanes(0.0) == before
 
 
-def test_whoever_may_have_missed_the_news_looks_at_everything(slow: PostgresStore) -> None:
+def test_a_process_that_may_have_missed_a_wake_up_looks_at_everything(slow: PostgresStore) -> None:
     assert slow._claim_cursor.lanes(0.0) is not None
     slow._hear(None)
     assert slow._claim_cursor.lanes(0.0) is None

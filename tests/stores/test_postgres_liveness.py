@@ -108,9 +108,7 @@ def test_a_restart_of_the_server_is_nobodys_death(fleet: Fleet, server: Postgres
 
 
 @pytest.mark.slow  # as above
-def test_a_crash_of_one_session_that_makes_the_server_begin_anew_is_nobodys_death(
-    fleet: Fleet, server: PostgresServer
-) -> None:
+def test_a_session_crash_that_restarts_the_server_is_not_a_workers_death(fleet: Fleet, server: PostgresServer) -> None:
     """The server ends every session and frees every lock, and its start stays what it was."""
     started = "SELECT pg_postmaster_start_time()::text"
     before = server.execute(started)
@@ -322,9 +320,7 @@ def test_a_session_that_does_not_answer_in_time_proves_nothing(
     store.close()
 
 
-def test_a_beat_beside_a_locked_row_is_seen_by_those_who_look_for_free_locks(
-    server: PostgresServer, schema: str
-) -> None:
+def test_a_beat_beside_a_locked_row_is_seen_by_the_search_for_free_locks(server: PostgresServer, schema: str) -> None:
     first, second = (PostgresStore(f"{server.url}?schema={schema}") for _ in range(2))
     first.migrate()
     worker = enrol(first)
@@ -394,9 +390,7 @@ def test_a_process_that_is_killed_is_found_within_three_seconds(
 
 
 @pytest.mark.slow  # the session asks once a second
-def test_a_death_is_found_though_somebody_has_reset_the_counters_of_the_server(
-    server: PostgresServer, schema: str
-) -> None:
+def test_a_death_is_found_after_the_servers_counters_were_reset(server: PostgresServer, schema: str) -> None:
     """The name of the server's run is made of them. The rows of workers whose sessions last follow it."""
     first, second = (PostgresStore(f"{server.url}?schema={schema}") for _ in range(2))
     first.migrate()
@@ -413,7 +407,7 @@ def test_a_death_is_found_though_somebody_has_reset_the_counters_of_the_server(
 
 
 @pytest.mark.slow  # it waits for the moment at which it may look again
-def test_who_was_cut_off_does_not_look_before_the_others_had_time_to_come_back(
+def test_a_process_that_was_cut_off_gives_others_time_to_reconnect_before_it_looks(
     server: PostgresServer, schema: str, proxy: Proxy
 ) -> None:
     store = PostgresStore(f"{proxy.url}?schema={schema}")

@@ -79,7 +79,7 @@ def cancels(store: PostgresStore, job: Job) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize("locked", ["parent", "child"])
-def test_a_person_who_ends_children_passes_by_a_locked_one_and_one_whose_parent_is_locked(
+def test_ending_children_by_hand_skips_locked_ones_and_locked_parents(
     store: PostgresStore, postgres: str, locked: str
 ) -> None:
     parent = start_flow(store, id="parent")
@@ -225,7 +225,7 @@ def test_what_changed_and_changed_back_is_to_be_judged_again(
     assert store.journal(job.id) == []
 
 
-def test_who_is_run_again_is_not_forked_by_one_who_waited(store: PostgresStore, postgres: str) -> None:
+def test_a_workflow_that_runs_again_is_not_forked_by_a_call_that_waited(store: PostgresStore, postgres: str) -> None:
     old, new = job_in(store, State.DEAD, workflow=True), make_job(workflow=True)
     revived = "UPDATE holdfast.job SET state = 'ready', ended_at = NULL WHERE id = %s"
     note = NewEvent("moved", {"forked_from": old.id}, "ann")

@@ -137,7 +137,7 @@ def test_a_claim_waits_for_its_first_try_that_the_server_still_works_on(
         end.close()
 
 
-def test_a_claim_that_is_sent_again_does_not_wait_long_for_whoever_has_locked_the_workers_row(
+def test_a_repeated_claim_does_not_wait_long_for_the_lock_on_the_workers_row(
     server: PostgresServer, schema: str, proxy: Proxy, houses: Houses, caplog: pytest.LogCaptureFixture
 ) -> None:
     house = houses(proxy.url)
@@ -318,7 +318,7 @@ def test_connections_that_are_cut_and_refused_for_a_while_kill_nobody(
     assert [record for record in caplog.records if record.name.startswith("psycopg")] == []
 
 
-def test_all_connections_cut_at_once_are_made_anew_within_a_call(far: PostgresStore, proxy: Proxy) -> None:
+def test_connections_that_are_cut_at_once_are_opened_again_within_one_call(far: PostgresStore, proxy: Proxy) -> None:
     with far._db._open_pool().connection(), far._db._open_pool().connection():
         add(far)  # so that there are several
     proxy.cut()

@@ -82,7 +82,7 @@ def test_a_program_that_goes_on_without_a_worker_gives_its_roles_up(
     assert server.execute("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'") == [(4,)]
 
 
-def test_who_stands_by_leaves_the_dead_to_the_other_one(fleet: list[PostgresStore]) -> None:
+def test_a_standby_leaves_the_search_for_the_dead_to_the_holder(fleet: list[PostgresStore]) -> None:
     until(lambda: holders(fleet, "dead"), "one has the role")
     [holder] = holders(fleet, "dead")
     with Looks(holder):
@@ -116,7 +116,7 @@ def test_a_worker_that_does_not_look_does_not_take_a_role(server: PostgresServer
     store.close()
 
 
-def test_who_knows_when_the_earliest_lease_ends_says_so(fleet: list[PostgresStore]) -> None:
+def test_a_standby_learns_when_the_earliest_lease_ends(fleet: list[PostgresStore]) -> None:
     until(lambda: holders(fleet, "dead"), "one has the role")
     [holder] = holders(fleet, "dead")
     other = next(store for store in fleet if store is not holder)
@@ -164,7 +164,7 @@ def test_a_look_of_ones_own_is_not_taken_for_that_of_another() -> None:
     assert (role.is_ours, role.is_done_elsewhere) == (True, False)
 
 
-def test_who_may_not_know_who_looks_looks_now_and_then() -> None:
+def test_a_process_that_cannot_see_the_holder_looks_now_and_then() -> None:
     role = Role()
     role.told(False, None, 0.0, 0.0)
     assert not role.is_ours, "it is not wanted"
@@ -205,7 +205,7 @@ def store_without_a_hook(store: PostgresStore, url: str, **options: Any) -> None
         connection.commit()
 
 
-def test_a_job_that_nobody_was_told_of_wakes_who_sleeps_and_only_once(
+def test_a_job_without_a_hint_wakes_a_sleeping_worker_only_once(
     fleet: list[PostgresStore], server: PostgresServer, schema: str, outside: psycopg.Connection[Any]
 ) -> None:
     url = f"{server.url}?schema={schema}"
@@ -268,7 +268,7 @@ def test_due_jobs_are_found_in_every_queue_and_priority_and_others_are_not(
     assert {queue: jobs for queue, (jobs, _) in told[-1].items()} == {"a": 3 * min(many, 1000), "c": 1, "é": 1}
 
 
-def test_only_who_has_the_role_looks_for_what_is_due(fleet: list[PostgresStore]) -> None:
+def test_only_the_holder_of_the_role_looks_for_due_jobs(fleet: list[PostgresStore]) -> None:
     until(lambda: holders(fleet, "due"), "one has the role")
     [holder] = holders(fleet, "due")
     assert not holder.is_woken()

@@ -291,7 +291,9 @@ def test_a_schema_that_was_dropped_is_missing_and_not_empty(server: PostgresServ
     store.close()
 
 
-def test_a_schema_that_was_made_anew_is_lost_to_who_used_the_old_one(server: PostgresServer, schema: str) -> None:
+def test_a_schema_that_was_created_again_is_reported_as_lost_to_programs_of_the_old_one(
+    server: PostgresServer, schema: str
+) -> None:
     """P14: to a worker that is told to enrol again it would look like a healthy store with nothing to be done."""
     store, other = (PostgresStore(f"{server.url}?schema={schema}") for _ in range(2))
     store.migrate()

@@ -131,7 +131,9 @@ def test_a_worker_with_something_due_does_not_sleep(
     assert _slept(outside) == before + 1
 
 
-def test_who_only_looks_does_not_say_that_it_sleeps(worker: PostgresStore, outside: psycopg.Connection[Any]) -> None:
+def test_a_process_that_only_looks_is_not_listed_as_asleep(
+    worker: PostgresStore, outside: psycopg.Connection[Any]
+) -> None:
     before = _slept(outside)
     assert worker.due(["default"], ["t"]) is None
     assert _slept(outside) == before
@@ -295,7 +297,7 @@ def test_a_worker_that_may_not_say_that_it_sleeps_polls(postgres: str, worker: P
         owner.execute("DROP OWNED BY humble; DROP ROLE humble")
 
 
-def test_a_producer_that_may_not_know_who_sleeps_tells_everybody(
+def test_a_producer_that_cannot_see_the_sleepers_wakes_every_worker(
     postgres: str, producer: PostgresStore, outside: psycopg.Connection[Any]
 ) -> None:
     outside.execute("DROP ROLE IF EXISTS modest; CREATE ROLE modest LOGIN; GRANT USAGE ON SCHEMA holdfast TO modest")

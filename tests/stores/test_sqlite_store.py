@@ -409,7 +409,7 @@ def test_what_was_undone_before_steps_said_when_keeps_its_instant(
     new.close()
 
 
-def test_an_older_schema_is_refused_by_those_who_migrate_themselves(path: Path, store: SqliteStore) -> None:
+def test_an_older_schema_is_refused_when_migrate_is_off(path: Path, store: SqliteStore) -> None:
     for version, command in ((1, "db migrate"), (0, "db init")):
         set_schema(path, version)
         with pytest.raises(SchemaMismatch, match=command), App(f"sqlite:///{path}", migrate=False) as app:

@@ -135,7 +135,7 @@ def test_other_arguments_other_tasks_and_tasks_that_do_not_ask_for_it_are_starte
         ([ALONE, WITH_OTHERS], "held"),
     ],
 )
-def test_who_counts(house: House, outcomes: list[Outcome], state: str) -> None:
+def test_which_crashes_count_against_a_call(house: House, outcomes: list[Outcome], state: str) -> None:
     task = declare(house, on_crash="hold")
     for outcome in outcomes:
         fall(house, task, outcome=outcome)
@@ -153,7 +153,7 @@ def test_jobs_that_were_lost_with_one_worker_died_one_death(house: House, worker
     house.until_state(task.enqueue(7).id, state)
 
 
-def test_who_died_of_failures_after_a_crash_does_not_count(house: House) -> None:
+def test_a_job_that_died_of_failures_after_a_crash_does_not_count(house: House) -> None:
     task = declare(house, crashes_max=3, retry=Retry(attempts_max=2, base_s=0.0, cap_s=0.0))
     for _ in range(2):
         crashed = fall(house, task)
@@ -186,7 +186,7 @@ def test_what_is_decided_just_before_a_job_is_claimed_counts_for_it(house: House
         assert job.result(60) == 14
 
 
-def test_who_falls_again_is_the_last_whatever_an_older_attempt_reports(house: House) -> None:
+def test_a_second_crash_counts_as_the_latest_whatever_an_older_attempt_reports(house: House) -> None:
     task = declare(house, on_crash="hold")
     frozen = again(house.store, house.row(task.enqueue(7).id))  # type: ignore[arg-type]
     settle(house.store, frozen, WITH_OTHERS)  # type: ignore[arg-type]

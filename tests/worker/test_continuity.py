@@ -143,7 +143,7 @@ def test_a_second_restore_is_not_taken_for_an_acceptance(house: House, file: Pat
     assert (continuity.in_doubt, kinds(house)) == (False, [])
 
 
-def test_a_newer_copy_is_noticed_by_those_who_have_only_seen_the_older_one(
+def test_a_newer_copy_is_noticed_by_programs_that_saw_only_the_older_one(
     house: House, file: Path, tmp_path: Path
 ) -> None:
     copy(file, tmp_path / "first.db")

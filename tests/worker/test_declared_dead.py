@@ -17,7 +17,7 @@ from tests.worker.meddler import once
 
 @on_every_store
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_it_stops_its_jobs_enrols_anew_and_goes_on(house: House, is_async: bool) -> None:
+def test_it_stops_its_jobs_enrols_again_and_continues(house: House, is_async: bool) -> None:
     begun = threading.Semaphore(0)
     stopped: list[BaseException] = []
 
@@ -152,7 +152,7 @@ def test_what_it_had_claimed_ahead_comes_back(house: House, monkeypatch: pytest.
 
 
 @on_every_store
-def test_enrolling_anew_is_tried_until_the_store_takes_it(house: House) -> None:
+def test_enrolling_again_is_retried_until_the_store_accepts_it(house: House) -> None:
     @house.app.task
     def fine() -> str:
         return "fine"

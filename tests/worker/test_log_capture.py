@@ -253,7 +253,7 @@ def test_a_record_from_a_cell_is_its_attempts_own_or_nobodys() -> None:
     assert said(attempt.activity.lines.all()) == [f"INFO tests.lines: {attempt.key}"]
 
 
-def test_a_cell_sends_what_the_workers_levels_leave_out_in_vain() -> None:
+def test_an_isolated_process_sends_records_that_the_workers_levels_then_drop() -> None:
     attempt = attempt_of()
     fields = {"name": "tests.lines", "levelno": logging.DEBUG, "levelname": "DEBUG", "msg": "too low"}
     log_capture.pass_on(protocol.Logged(fields, attempt.key), attempt)

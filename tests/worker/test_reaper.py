@@ -661,7 +661,7 @@ def test_where_no_row_can_be_locked_a_worker_that_beats_gets_no_further_beat(sto
     assert twice(Reaper(store, clock), clock) == 1
 
 
-def test_who_waits_hears_of_every_page(store: Store, clock: FakeClock) -> None:
+def test_a_caller_that_waits_hears_of_every_page(store: Store, clock: FakeClock) -> None:
     gone = enrol(store)
     start(store, gone)
     start(store)
@@ -750,7 +750,7 @@ def test_what_a_stopped_worker_left_is_released_and_not_crashed(store: Store, cl
     assert [event.kind for event in store.journal(plain.id)] == ["released"]
 
 
-def test_who_comes_first_settles_in_the_manner_that_the_row_says(store: Store, clock: FakeClock) -> None:
+def test_the_first_reaper_settles_as_the_row_says(store: Store, clock: FakeClock) -> None:
     """The supervisor marked its child gone and then could not reach the store: its peers take it from there."""
     meddler = Meddler(store)
     job = start(store, worker := enrol(store), lease_s=600.0)

@@ -174,7 +174,7 @@ def test_a_handler_that_stops_late_but_by_itself_is_not_given_up(house: House, m
     assert event.detail["error"] == "ran longer than timeout_s=0.1"
 
 
-def test_one_ending_for_each_attempt_whoever_comes_first() -> None:
+def test_each_attempt_has_one_outcome_whichever_thread_is_first() -> None:
     def a_handler() -> Handler:
         return Handler(threading.Lock())
 

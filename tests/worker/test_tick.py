@@ -122,7 +122,7 @@ def test_what_cannot_be_finished_is_given_back_without_cost_and_a_dangerous_one_
 
 
 @pytest.mark.parametrize(("on_crash", "then"), [("retry", "ready"), ("hold", "held")])
-def test_who_would_not_stop_keeps_its_lease_behind_a_tick_that_ended_in_time(
+def test_a_handler_that_does_not_stop_keeps_its_lease_after_its_tick_ended_in_time(
     app: App, on_crash: OnCrash, then: str
 ) -> None:
     """It is given back, or held, when it has come to its end: before that it would run twice at once."""
@@ -148,7 +148,7 @@ def test_who_would_not_stop_keeps_its_lease_behind_a_tick_that_ended_in_time(
     until(lambda: app.store.workers() == [], "nobody lingers")
 
 
-def test_a_store_that_is_closed_lets_who_lingers_go(app: App) -> None:
+def test_a_closed_store_lets_lingering_handlers_go(app: App) -> None:
     gate = threading.Event()
     deaf = app.task(name="deaf", lease_s=2.0)(lambda: gate.wait(60))
     deaf.enqueue()

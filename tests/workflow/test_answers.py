@@ -150,7 +150,7 @@ def test_of_two_answers_the_wrong_one_is_asked_for_again(house: House) -> None:
 # ---------------------------------------------------------------------------- approved once, begun once
 
 
-def test_what_was_given_up_is_run_again_only_by_somebody_who_says_so(house: House, shop: Shop) -> None:
+def test_an_abandoned_open_step_runs_again_only_on_explicit_request(house: House, shop: Shop) -> None:
     gate = Gate()
     job = held_in_charge(house, shop, gate)
     house.app.resolve(job.id, "fail", by="ann")
@@ -354,7 +354,7 @@ def test_an_answer_that_comes_when_the_question_was_given_up_is_not_called_accep
     assert house.store.inbox(asking.id).signals == []
 
 
-def test_who_is_run_again_while_it_is_forked_is_not_copied_in_part(
+def test_a_workflow_that_runs_again_during_a_fork_is_not_copied_in_part(
     house: House, shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @house.app.workflow(name="w", retry=Retry(attempts_max=1))

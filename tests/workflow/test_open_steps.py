@@ -94,7 +94,7 @@ def test_a_person_is_asked_about_the_step_that_stands_first(one_house: House, mo
     second.open.set()
 
 
-def test_who_runs_it_from_a_step_again_has_seen_what_was_begun_since(one_house: House) -> None:
+def test_a_retry_from_a_step_is_refused_after_a_newer_start(one_house: House) -> None:
     """The steps are read after the row: else what another person let begin meanwhile would be run a second time."""
     app, store = one_house.app, one_house.store.real
     job = start_flow(store)

@@ -179,7 +179,7 @@ def test_what_is_no_length_of_time_is_refused_with_what_to_write(one_house: Hous
 
 
 @pytest.mark.parametrize("side_by_side", [False, True], ids=["alone", "in branches"])
-def test_a_signal_does_not_wake_who_only_sleeps(house: House, side_by_side: bool) -> None:
+def test_a_signal_does_not_wake_a_workflow_that_only_sleeps(house: House, side_by_side: bool) -> None:
     """It would be a replay for nothing; the signal is kept for whoever waits for it later."""
 
     @house.app.workflow(name="w")
