@@ -132,6 +132,8 @@ class AsyncApp:
 
     enqueue_stream.__doc__ = App.enqueue_stream.__doc__
 
+    enqueue_by_name = _awaited(App.enqueue_by_name)
+    task_named = _awaited(App.task_named)
     get = _awaited(App.get)
     find = _awaited(App.find)
     counts = _awaited(App.counts)

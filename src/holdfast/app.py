@@ -12,6 +12,7 @@ from socket import gethostname
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, get_args, overload
 
 from holdfast.bulk import move_one
+from holdfast.by_name import NamedTask, draft_by_name, task_named
 from holdfast.clock import Clock, SystemClock
 from holdfast.closing import CLOSED, Closing
 from holdfast.continuity import PRODUCER, Continuity
@@ -41,7 +42,17 @@ from holdfast.stored_calls import changed_payload, check_codec
 from holdfast.stores import fit, open_store
 from holdfast.stores.protocol import Reply, Store
 from holdfast.stores.urls import DEFAULT_URL, absolute_url
-from holdfast.tasks import Declare, Draft, JobOptions, Sender, Task, TaskOptions, check_name, module_of_caller
+from holdfast.tasks import (
+    Declare,
+    Draft,
+    EnqueueOptions,
+    JobOptions,
+    Sender,
+    Task,
+    TaskOptions,
+    check_name,
+    module_of_caller,
+)
 from holdfast.worker_hooks import WorkerHook, WorkerHooks
 from holdfast.workflow.definition import DeclareWorkflow, Workflow, WorkflowOptions
 from holdfast.workflow.values import signal_name
@@ -430,6 +441,22 @@ class App:
         is tried again. A program that repeats the stream stores nothing twice if it chooses the ids (`using(id=…)`).
         """
         return EnqueueStream(self, drafts, chunk, on_progress)
+
+    def enqueue_by_name(
+        self, task: str, arguments: Mapping[str, Any] | Sequence[Any] = (), /, **options: Unpack[EnqueueOptions]
+    ) -> Job[Any]:
+        """Store one job of a task whose code this program need not have; see docs/by-name.md.
+
+        arguments: a mapping of keyword arguments or a list of positional ones. options: those of `task.using`.
+        Queue, priority, policy and checks are those that workers have published of the task. Raises `UnknownTask` if
+        none has, unless `on_crash` is stated, and `PayloadError` for arguments that do not fit; then nothing is stored.
+        """
+        return self._enqueue(draft_by_name(self, task, arguments, options))
+
+    def task_named(self, name: str) -> NamedTask | Task[..., Any]:
+        """Return a task by its name, as workers have published it, to enqueue many jobs of it: it has `enqueue`,
+        `using` and `job` as the task itself. Raises `UnknownTask`."""
+        return task_named(self, name)
 
     def _enqueue(self, draft: Draft[R]) -> Job[R]:
         """Store one job of a task of ours."""

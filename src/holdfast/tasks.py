@@ -15,8 +15,9 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 from holdfast.core.limits import check_group
-from holdfast.core.payload import Signature, decode_value, encode_value
+from holdfast.core.payload import JSON, Signature, decode_value, encode_value
 from holdfast.core.policy import OnCrash, Policy, Retry
+from holdfast.core.published import PublishedTask, arguments_schema, parameters_of
 from holdfast.core.records import NewJob
 from holdfast.core.text import check_storable
 from holdfast.errors import PolicyError, UsageError
@@ -24,6 +25,7 @@ from holdfast.ids import new_job_id
 
 if TYPE_CHECKING:
     from holdfast.app import App
+    from holdfast.by_name import NamedTask
     from holdfast.jobs import Job
     from holdfast.resources import Resources
     from holdfast.worker.context import Context
@@ -61,6 +63,25 @@ class TaskOptions(TypedDict, total=False):
     isolate: bool
     memory_max_mb: int | None
     hold_after: int | None
+
+
+class EnqueueOptions(TypedDict, total=False):
+    """The options of `task.using` and `app.enqueue_by_name`; what is None is as the task declares it."""
+
+    run_after: float | timedelta | None
+    run_at: datetime | None
+    key: str | None
+    priority: int | None
+    queue: str | None
+    id: str | None
+    group: str | None
+    retry: Retry | None
+    crashes_max: int | None
+    on_crash: OnCrash | None
+    lease_s: float | None
+    timeout_s: float | None
+    stall_s: float | None
+    connection: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +126,7 @@ class JobOptions:
 class Draft(Generic[R_co]):
     """One job that is not stored yet, for `app.enqueue_many`. It has its id: stored twice, it is still one job."""
 
-    task: Task[..., R_co]
+    task: Task[..., R_co] | NamedTask
     new: NewJob
     connection: Any = None  # of the caller: the job is stored by its transaction
     has_own_id: bool = False  # the caller chose it
@@ -114,7 +135,7 @@ class Draft(Generic[R_co]):
 class Sender(Generic[P, R]):
     """A task with the options of its next jobs: what `task.using(…)` returns. It may be kept and used again."""
 
-    def __init__(self, task: Task[P, R], options: JobOptions) -> None:
+    def __init__(self, task: Task[P, R] | NamedTask, options: JobOptions) -> None:
         self._task = task
         self._options = options
 
@@ -144,12 +165,19 @@ class Sender(Generic[P, R]):
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Draft[R]:
         """Return a job that is checked but not stored; give it to `app.enqueue_many` or `app.enqueue_stream`."""
         task, options = self._task, self._options
-        new = NewJob(
-            id=options.id or new_job_id(task.app.clock),
+        new = self._new(
+            task.encode(args, kwargs), options.id or new_job_id(task.app.clock), options.key_for(args, kwargs)
+        )
+        return Draft(task, new, options.connection, options.id is not None)
+
+    def _new(self, payload: str, id: str, key: str | None) -> NewJob:
+        task, options = self._task, self._options
+        return NewJob(
+            id=id,
             task=task.name,
-            payload=task.encode(args, kwargs),
+            payload=payload,
             queue=options.queue,
-            key=options.key_for(args, kwargs),
+            key=key,
             priority=options.priority,
             run_at=options.run_at,
             delay_s=options.delay_s,
@@ -157,7 +185,10 @@ class Sender(Generic[P, R]):
             workflow=task.is_workflow,
             group=options.group,
         )
-        return Draft(task, new, options.connection, options.id is not None)
+
+    def template(self) -> NewJob:
+        """Return what its jobs have in common; without a key if a function makes it."""
+        return self._new("{}", "", self._options.key if isinstance(self._options.key, str) else None)
 
     def using(
         self,
@@ -269,12 +300,18 @@ class Task(Sender[P, R]):
 
     def check_policy(self, policy: Policy) -> Policy:
         """Return the policy if this task can follow it."""
-        if policy.on_crash == "rollback" and not self.is_workflow:
-            raise PolicyError(
-                f'task {self.name}: on_crash="rollback" needs recorded steps with undos, which only workflows have; '
-                'use "retry", "hold" or "fail"'
-            )
-        return policy
+        return check_rollback(self.name, policy, self.is_workflow)
+
+    @property
+    def published(self) -> PublishedTask:
+        """Return what workers publish of it."""
+        return PublishedTask(
+            job=self.template(),
+            parameters=parameters_of(self._signature),
+            schema=arguments_schema(self._signature),
+            own_codec=self.app.codec is not JSON,
+            key_is_code=callable(self._options.key),
+        )
 
     def encode(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Return a call as a payload, or raise `PayloadError`."""
@@ -346,6 +383,16 @@ def default_name(fn: Callable[..., Any]) -> str:
         spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
         module = spec.name if spec is not None else PurePath(file).stem if file else module
     return f"{module}.{qualname}"
+
+
+def check_rollback(name: str, policy: Policy, is_workflow: bool) -> Policy:
+    """Return the policy if a task, or a workflow, can follow it."""
+    if policy.on_crash == "rollback" and not is_workflow:
+        raise PolicyError(
+            f'task {name}: on_crash="rollback" needs recorded steps with undos, which only workflows have; '
+            'use "retry", "hold" or "fail"'
+        )
+    return policy
 
 
 def check_name(what: str, name: object) -> str:

@@ -30,6 +30,7 @@ GUARDED = {
         *("claim_worker", "claim", "claim_answers", "beat_worker", "beat", "beat_lost", "beat_cancelled"),
         *("settle", "settle_done", "transaction", "overdue", "vanished", "retire", "move", "purge", "delete", "due"),
         *("declare", "fire", "fire_job", "pause_schedule", "forget_schedule"),
+        *("publish", "published", "forget_task"),
         *("record_owned", "record", "record_facts", "record_taken", "record_child", "steps", "steps_aside"),
         *(
             "signal_known",
@@ -50,6 +51,7 @@ GUARDED = {
         *("add_holders", "claim", "claim_answers", "beat", "settle", "settle_done", "settle_seen", "transaction"),
         *("overdue", "deadline", "vanished", "retire", "acquire", "resign", "move", "purge", "delete", "find"),
         *("unserved", "due", "declare_again", "fire", "pause_schedule", "forget_schedule"),
+        *("publish", "published", "forget_task"),
         *("record", "record_child", "record_seen", "locked", "steps", "signal", "signal_parents", "inbox"),
         *("wake_due", "due_waits", "fork_source", "fork", "move_lock", "move_steps", "move_aside", "move_give_back"),
         *("find_workflows", "wake", "standing", "migrate_running", "migrate_retire"),
@@ -58,6 +60,8 @@ GUARDED = {
 
 OF_LOCKED_ROWS = ("beside", "%(ids)s", "%(row_locked)s::boolean")  # they matter while another transaction has a row
 OF_SCHEDULES = ("declare", "declare_again", "fire", "fire_job", "pause_schedule", "forget_schedule")
+
+OF_TASKS = ("publish", "published", "forget_task")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ def sql_mutants() -> Iterator[Mutant]:
             start, end = span(whole, guard.query)
             verb = "acquire" if ".duty:" in guard.name or ".allowed:" in guard.name else guard.query.split("_")[0]
             verb = "fire" if guard.query in OF_SCHEDULES else verb
+            verb = "publish" if guard.query in OF_TASKS else verb
             nearest = f"{CONFORMANCE}/test_{verb}.py"
             near = [*(file for word, file in FURTHER.items() if guard.query.startswith(word)), nearest]
             tests = (*(test for test in near if (ROOT / test).exists()), *STORE)

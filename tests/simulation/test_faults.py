@@ -13,6 +13,7 @@ from holdfast.core import acts
 from holdfast.core.continuity import Doubt
 from holdfast.core.limits import Setting
 from holdfast.core.machine import State
+from holdfast.core.published import PublishedTask
 from holdfast.core.records import Filter, Firing, NewEvent, Pulse, Schedule
 from holdfast.core.verdict import Failed, Parked, Succeeded
 from holdfast.core.worker_exit import WorkerExit
@@ -64,6 +65,7 @@ class Scene:
         self.flow, sleeper = self.store.claim("w3", "flows", ["flows"], TASKS, 2)
         parked = Parked("sleeps", self.clock.wall() - 0.5, (), None, 0)
         assert self.store.settle([settlement(sleeper, parked, now=self.store.now().wall)]) == ["accepted"]
+        self.store.publish([PublishedTask(job=make_job(id="", task="known"))])
         self.store.declare([Schedule(key="s", spec="* * * * *", tz="UTC", job=make_job(id=""))])
         self.clock.advance(60)
 
@@ -119,6 +121,8 @@ WRITES: dict[str, Callable[[Scene], Call]] = {
     "fire": lambda scene: lambda store: store.fire([Firing("s", scene.clock.wall(), make_job(id="fired"))], scene.duty),
     "pause_schedule": lambda scene: lambda store: store.pause_schedule("s", True),
     "forget_schedule": lambda scene: lambda store: store.forget_schedule("s"),
+    "publish": lambda scene: lambda store: store.publish([PublishedTask(job=NIGHTLY)]),
+    "forget_task": lambda scene: lambda store: store.forget_task("known"),
     "limit": lambda scene: lambda store: store.limit("default", Setting(limit=3, group_limit=1), actor="ann"),
     "migrate": lambda scene: lambda store: store.migrate(),
     "doubt": lambda scene: lambda store: store.doubt(1, Doubt("rewound", "beats", "2", "1", "w")),
@@ -152,6 +156,7 @@ READS: dict[str, Callable[[Scene], Call]] = {
     "steps": lambda scene: lambda store: store.steps("flow"),
     "inbox": lambda scene: lambda store: store.inbox("flow"),
     "schedules": lambda scene: lambda store: store.schedules(),
+    "published": lambda scene: lambda store: store.published(["known"]),
     "schema": lambda scene: lambda store: store.schema(),
     "standing": lambda scene: lambda store: store.standing("w", ["job-0"], None).incarnation,
     "doubts": lambda scene: lambda store: store.doubts(),
@@ -165,6 +170,7 @@ SECOND = {
     "settle a failure": [Reply.ALREADY, Reply.ALREADY],
     "settle as a reaper": [Reply.REFUSED, Reply.REFUSED],
     "forget_schedule": False,
+    "forget_task": False,
     "retire": False,
     "resign": False,
     "move": False,
@@ -209,6 +215,7 @@ def test_a_call_that_failed_and_is_repeated_leaves_the_same_store(
     repeated = after_the_fault(rough, make(rough), name.split()[0], fault)
     assert without_beats(picture(rough.store)) == without_beats(picture(smooth.store))
     assert rough.store.schedules() == smooth.store.schedules()
+    assert rough.store.published() == smooth.store.published()
     assert rough.store.acquire("sweep", "w3", 5.0) == smooth.store.acquire("sweep", "w3", 5.0)
     assert repeated == (SECOND.get(name, answer) if fault is AFTER else answer)
     smooth.close()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from typing import Any, get_args
 
 import click
 
 from holdfast import insight
 from holdfast.app import App
+from holdfast.by_name import NamedTask, task_named
 from holdfast.cli.base import Command, say
-from holdfast.cli.loading import import_options, named_app
+from holdfast.cli.loading import import_options, named_app, opened_app
 from holdfast.cli.output import clean, show_json
 from holdfast.cli.types import Duration, Json, Text, call_of, json_option
 from holdfast.core.policy import OnCrash
@@ -31,11 +33,11 @@ _CALL = (
     holdfast enqueue jobs:app send '["ann@example.org"]'
     holdfast enqueue jobs:app charge '{"order": 42, "cents": 999}' --key o-42
     holdfast enqueue jobs:app report --run-after 1h --json
+    holdfast enqueue --by-name billing.charge '{"order": 42}'
     """,
 )
-@click.argument("app", metavar="APP", type=Text())
-@click.argument("task", metavar="TASK", type=Text())
-@click.argument("arguments", metavar="[JSON]", type=Json(_CALL), required=False)
+@click.argument("words", metavar="APP TASK [JSON]", nargs=-1, type=Text())
+@click.option("--by-name", metavar="TASK", type=Text(), help="A task by its full name, as workers have published it.")
 @click.option("--queue", type=Text(), help="Use this queue instead of the task's.")
 @click.option("--key", type=Text(), help="Add no second job while a live one has this key.")
 @click.option("--run-after", type=Duration(), metavar="TIME", help="Start the job after this delay: seconds, 15m, 2h.")
@@ -46,15 +48,20 @@ _CALL = (
 )
 @import_options
 @json_option
-def enqueue(app: str, task: str, arguments: Any, as_json: bool, **given: Any) -> None:
+def enqueue(words: tuple[str, ...], by_name: str | None, as_json: bool, **given: Any) -> None:
     """Add a job.
 
     TASK is a task of APP (module:name); its last part is enough if only one task has it. JSON is an array of
     positional or an object of keyword arguments; - reads it from stdin. Both are checked against the task before
     anything is stored.
+
+    With --by-name, write only [JSON]: no code is imported. The policy and the checks are those that workers have
+    published. A task that no worker has published needs --on-crash.
     """
-    with named_app(app) as found:
-        wanted = _task(found, task)
+    opened, rest = _opened(words, by_name)
+    arguments = Json(_CALL).convert(rest[0], None, None) if rest else None
+    with opened as found:
+        wanted = _task(found, words[1]) if by_name is None else task_named(found, by_name, given["on_crash"])
         args, kwargs = call_of(arguments, _CALL)
         draft = wanted.using(**given).job(*args, **kwargs)
         [job] = found.enqueue_many([draft])
@@ -70,7 +77,18 @@ def enqueue(app: str, task: str, arguments: Any, as_json: bool, **given: Any) ->
         say(f"{clean(wanted.name)} has a newer version, which only its own name starts: {clean(newer)}")
 
 
-def _newer_version(app: App, wanted: Task[..., Any]) -> str | None:
+def _opened(words: tuple[str, ...], by_name: str | None) -> tuple[AbstractContextManager[App], tuple[str, ...]]:
+    """Return the app to enqueue with, and what is left of the words of the command."""
+    needed = ("APP", "TASK") if by_name is None else ()
+    if len(words) < len(needed):
+        raise click.UsageError(f"Missing argument '{needed[len(words)]}'.")
+    rest = words[len(needed) :]
+    if len(rest) > 1:
+        raise click.UsageError(f"Got unexpected extra argument ({rest[1]})")
+    return (named_app(words[0]) if needed else opened_app()), rest
+
+
+def _newer_version(app: App, wanted: Task[..., Any] | NamedTask) -> str | None:
     """Return the name of the newest version of a workflow, if that is not the one that was enqueued."""
     if not isinstance(wanted, Workflow):
         return None

@@ -23,6 +23,7 @@ COMMANDS = {
     "held": "Answer for jobs that wait for a person.",
     "dead": "See, revive and purge jobs that gave up.",
     "queues": "See, limit, pause and resume queues.",
+    "tasks": "See the tasks that workers have published, and forget old ones.",
     "schedules": "See, pause, resume, fire and forget schedules.",
     "workers": "See the workers that run jobs, and forget dead ones.",
     "alerts": "Test the channels that notify people of trouble.",

@@ -90,9 +90,9 @@ class JsonType:
     def __init__(self, hint: Any, where: str, *, depth_max: int = 64) -> None:
         self.where = where
         self._depth_max = depth_max
-        self._hint = Any if hint is inspect.Parameter.empty or hint is object else hint
+        self.hint = Any if hint is inspect.Parameter.empty or hint is object else hint
         try:
-            self._info = mi.type_info(self._hint)
+            self._info = mi.type_info(self.hint)
             inside = set(_inside(self._info, []))
         except Exception as error:
             raise PayloadError(
@@ -134,7 +134,7 @@ class JsonType:
             _inspect(self._info, value, self._depth_max)
         # First with dates and the like left alone, so that a datetime for a `str` is a wrong type and not a text.
         plain = msgspec.to_builtins(value, builtin_types=_NATIVE, enc_hook=lower)
-        seen = msgspec.convert(plain, self._hint, dec_hook=_lift)
+        seen = msgspec.convert(plain, self.hint, dec_hook=_lift)
         if not self._changes:
             return plain
         plain = msgspec.to_builtins(value, builtin_types=BYTES, enc_hook=lower, str_keys=True)
@@ -146,7 +146,7 @@ class JsonType:
         return plain
 
     def _read(self, plain: Any) -> Any:
-        return msgspec.convert(plain, self._hint, str_keys=True, dec_hook=_lift)
+        return msgspec.convert(plain, self.hint, str_keys=True, dec_hook=_lift)
 
 
 def _inside(info: mi.Type, seen: list[object]) -> Iterator[str]:

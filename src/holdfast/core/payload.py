@@ -133,6 +133,20 @@ class JsonCodec:
 JSON = JsonCodec()
 
 
+class Shape(Protocol):
+    """The values that an argument allows."""
+
+    where: str
+
+    def to_plain(self, value: Any) -> Any:
+        """Return the value in plain JSON types, or raise `PayloadError`."""
+        ...
+
+    def from_plain(self, plain: Any) -> Any:
+        """Return the value as the task gets it, or raise `PayloadError`."""
+        ...
+
+
 class Signature:
     """The parameters of a task, read once when the task is declared.
 
@@ -165,8 +179,14 @@ class Signature:
         if self.takes_context:
             parameters = parameters[1:]
         self.injected = self._find_injected(parameters, hints, resources)
-        parameters = [p for p in parameters if p.name not in self.injected]
-        self._signature = signature.replace(parameters=parameters)
+        self._take(signature.replace(parameters=[p for p in parameters if p.name not in self.injected]))
+        self._shapes: Mapping[str, Shape] = {p.name: self._shape(p, hints) for p in self.parameters}
+        self.result = _result_shape(signature.return_annotation, hints, self._task)
+
+    def _take(self, signature: inspect.Signature) -> None:
+        """Sort the parameters of a call by how they are given."""
+        self._signature = signature
+        parameters = self.parameters
 
         def named(*kinds: object) -> tuple[str, ...]:
             return tuple(p.name for p in parameters if p.kind in kinds)
@@ -179,8 +199,15 @@ class Signature:
         self._required = frozenset(
             p.name for p in parameters if p.default is Parameter.empty and p.name not in (self._star, self._stars)
         )
-        self._shapes = {p.name: self._shape(p, hints) for p in parameters}
-        self.result = _result_shape(signature.return_annotation, hints, self._task)
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        """Return what a caller gives: without the context and without resources."""
+        return list(self._signature.parameters.values())
+
+    def hints(self) -> dict[str, Any]:
+        """Return the annotations of what a caller gives, resolved; `*args` and `**kwargs` as one argument each."""
+        return {name: getattr(shape, "hint", Any) for name, shape in self._shapes.items()}
 
     def _find_injected(self, parameters: list[Parameter], hints: _Hints, resources: Container[Any]) -> dict[str, type]:
         """Return the parameters that the worker gives by their type."""

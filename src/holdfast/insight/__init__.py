@@ -45,6 +45,7 @@ from holdfast.insight.steps import (
     with_failures,
     workflow_view,
 )
+from holdfast.insight.tasks import task_view, task_views
 from holdfast.insight.views import (
     SHOWN_STATES,
     Names,

@@ -16,6 +16,7 @@ from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.limits import Places, Queue, Setting
 from holdfast.core.machine import State
+from holdfast.core.published import PublishedTask
 from holdfast.core.records import (
     BeatReply,
     DueWaits,
@@ -473,6 +474,25 @@ class Store(Protocol):
 
     def forget_schedule(self, key: str) -> bool:
         """Remove a schedule; False when there is none. One that is declared again under the key begins with that."""
+        ...
+
+    # ------------------------------------------------------------------------------- published tasks
+
+    def publish(self, tasks: Sequence[PublishedTask]) -> None:
+        """Write down what a worker says of its tasks. It replaces what was known of tasks of these names; a task that
+        is published as it is known keeps its `published_at`. No name may come twice."""
+        ...
+
+    def published(self, names: Sequence[str] | None = None) -> list[PublishedTask]:
+        """Return the tasks that any worker has published, or those of them with these names; by name.
+
+        A task stays known when no worker has it any more, until `forget_task`. One that cannot be read is left out.
+        """
+        ...
+
+    def forget_task(self, name: str) -> bool:
+        """Remove what was published of a task; False when there is nothing. A worker that has it publishes it again at
+        its start."""
         ...
 
     # ---------------------------------------------------------------------------------- the read side

@@ -16,6 +16,7 @@ from holdfast.core.continuity import Standing
 from holdfast.core.limits import Queue, Setting
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.policy import Policy
+from holdfast.core.published import PublishedTask
 from holdfast.core.records import (
     DueWaits,
     Event,
@@ -45,6 +46,7 @@ _jobs = msgspec.json.Decoder(list[Job], strict=False, dec_hook=from_row)  # not 
 _job = msgspec.json.Decoder(Job, strict=False, dec_hook=from_row)
 _raws = msgspec.json.Decoder(list[msgspec.Raw])
 _published = msgspec.json.Decoder(dict[str, Published])
+_published_task = msgspec.json.Decoder(PublishedTask)
 _instants = msgspec.json.Decoder(dict[str, float | None])
 _counts = msgspec.json.Decoder(list[tuple[str, int]])
 
@@ -130,6 +132,23 @@ def workers_from(text: str) -> Iterator[tuple[Worker, list[Any]]]:
 def published(worker: Worker) -> str | None:
     """Flatten the tasks that a worker has; None when it does not say."""
     return None if worker.tasks is None else encode(worker.tasks).decode()
+
+
+def published_tasks(tasks: Iterable[PublishedTask]) -> str:
+    """Flatten what a worker says of its tasks; each stays text."""
+    rows = [[task.name, encode(msgspec.structs.replace(task, published_at=0.0)).decode()] for task in tasks]
+    return encode(rows).decode()
+
+
+def published_from(text: str) -> list[PublishedTask]:
+    """Read published tasks. One that cannot be read is left out, so that it does not hide the others."""
+    found = []
+    for task, published_at in rows_from(text):
+        try:
+            found.append(msgspec.structs.replace(_published_task.decode(task), published_at=published_at))
+        except (msgspec.DecodeError, PolicyError) as error:
+            _complain(f"published task {task[:200]!r}", str(error))
+    return found
 
 
 def declared(schedule: Schedule) -> list[Any]:

@@ -62,6 +62,7 @@ from holdfast.worker.isolated.task_locator import TaskLocator
 from holdfast.worker.launch import Launch
 from holdfast.worker.log_capture import current_attempt, enable_our_loggers, listening
 from holdfast.worker.options import WorkerOptions
+from holdfast.worker.publisher import Publisher
 from holdfast.worker.schema import SchemaChange
 from holdfast.worker.settler import Settler
 from holdfast.worker.slots import Slots
@@ -116,8 +117,7 @@ class Runner:
         self._tasks = dict(app.tasks)
         self._queues = list(options.queues) or sorted({task.queue for task in self._tasks.values()}) or ["default"]
         self._beat_s = min((task.policy.beat_every_s for task in self._tasks.values()), default=10.0)
-        self._lock = threading.Lock()
-        self._enrolling = threading.Lock()
+        self._lock, self._enrolling = threading.Lock(), threading.Lock()
         self._stopping, self._stop_now = threading.Event(), threading.Event()
         self.ready = threading.Event()  # it claims jobs
         self._grace_period_s = options.grace_period_s
@@ -140,6 +140,7 @@ class Runner:
         make_reaper = partial(Reaper, store, clock, hooks=app.hooks, grace_s=options.grace_s, name=self.name)
         reaper = make_reaper()
         self._reaper_thread = in_worker(reaper, store, clock, app.hooks, self._stopping, options.grace_s)
+        self._publisher = Publisher(store, clock, self._tasks)
         self._sweep = Sweep(reaper, store, clock, make_reaper, only_pass=until_idle)
         self._slots = Slots(
             *(options, clock, self._heartbeat, self._settler, self._continuity, task_locator, self._context),
@@ -218,6 +219,7 @@ class Runner:
         self._until_it_works(lambda: self._continuity.look(self.worker_id))
         self._heartbeat.start(self._broke)  # first: to settle what very many dead workers left takes its time
         self._until_it_works(self._sweep.begin)
+        self._publisher.begin()
         self._settler.start(self._broke)
         self._time_limits.start(self._broke)
         if not self._until_idle:
@@ -453,6 +455,7 @@ class Runner:
         self._flows.close()
         self._heartbeat.close()
         self._time_limits.stop(1.0)
+        self._publisher.close()
         self._slots.threads.close()
         self._close_resources()
         self._slots.loop.close()

@@ -25,6 +25,7 @@ from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.limits import GHOSTS_MAX, UNGROUPED, Group, Places, Queue, Setting
 from holdfast.core.machine import ENDED, LIVE, State
+from holdfast.core.published import PublishedTask
 from holdfast.core.records import (
     BeatReply,
     DueWaits,
@@ -107,6 +108,7 @@ class MemoryStore:
         self._doubts: dict[tuple[str, str], Doubt] = {}
         self._duties: dict[str, Duty] = {}
         self._schedules: dict[str, Schedule] = {}
+        self._published: dict[str, PublishedTask] = {}
         self._hints = Wakeups()
         self._steps: dict[str, dict[tuple[int, int], Step]] = {}  # by job, then by (aside, position)
         self._signals: dict[tuple[str, str], Signal] = {}  # by (workflow, id), in the order in which they came
@@ -438,6 +440,19 @@ class MemoryStore:
 
     def forget_schedule(self, key: str) -> bool:
         return self._schedules.pop(key, None) is not None
+
+    # ------------------------------------------------------------------------------- published tasks
+
+    def publish(self, tasks: Sequence[PublishedTask]) -> None:
+        for task in tasks:
+            if not task.is_same(self._published.get(task.name)):
+                self._published[task.name] = replace(task, published_at=self._clock.wall())
+
+    def published(self, names: Sequence[str] | None = None) -> list[PublishedTask]:
+        return [self._published[name] for name in sorted(self._published) if names is None or name in names]
+
+    def forget_task(self, name: str) -> bool:
+        return self._published.pop(name, None) is not None
 
     # ---------------------------------------------------------------------------------- the read side
 

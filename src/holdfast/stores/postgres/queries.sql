@@ -1531,6 +1531,26 @@ WHERE key = %(key)s;
 -- name: forget_schedule
 DELETE FROM {schema}.schedule WHERE key = %(key)s;
 
+-- name: publish
+-- In the order of the names: two that publish at once wait for each other, and not crosswise.
+WITH clock AS MATERIALIZED (
+    SELECT {wall} AS wall
+)
+INSERT INTO {schema}.task AS there (name, task, published_at)
+SELECT value ->> 0, value ->> 1, clock.wall
+FROM clock, json_array_elements(%(tasks)s::json)
+ORDER BY (value ->> 0) COLLATE "C"
+ON CONFLICT (name) DO UPDATE SET task = excluded.task, published_at = excluded.published_at
+WHERE there.task <> excluded.task;
+
+-- name: published
+SELECT coalesce(json_agg(json_build_array(task, published_at) ORDER BY name COLLATE "C"), '[]')::text
+FROM {schema}.task
+WHERE %(names)s::text[] IS NULL OR name = ANY(%(names)s::text[]);
+
+-- name: forget_task
+DELETE FROM {schema}.task WHERE name = %(name)s;
+
 -- name: get
 SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' FROM {schema}.job AS job WHERE id = %(id)s;
 

@@ -20,6 +20,7 @@ from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.limits import Places, Queue, Setting, with_pause, with_setting
 from holdfast.core.machine import ENDED, State
+from holdfast.core.published import PublishedTask
 from holdfast.core.records import (
     GONE_KEPT_S,
     BeatReply,
@@ -715,6 +716,20 @@ class PostgresStore:
     def forget_schedule(self, key: str) -> bool:
         query = self._db["forget_schedule"]
         return self._db.run(lambda db: db.execute(query, {"key": key}, prepare=False).rowcount == 1)
+
+    # ---------------------------------------------------------------------------- published tasks
+
+    def publish(self, tasks: Sequence[PublishedTask]) -> None:
+        values = {"tasks": row_json.published_tasks(tasks), "wall": self._wall()}
+        self._db.run(lambda db: db.execute(self._db["publish"], values, prepare=False))
+
+    def published(self, names: Sequence[str] | None = None) -> list[PublishedTask]:
+        found = self._db.one("published", {"names": None if names is None else list(names)})
+        return row_json.published_from(found[0])
+
+    def forget_task(self, name: str) -> bool:
+        query = self._db["forget_task"]
+        return self._db.run(lambda db: db.execute(query, {"name": name}, prepare=False).rowcount) == 1
 
     # ---------------------------------------------------------------------------- workflows
 

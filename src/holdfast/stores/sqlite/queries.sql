@@ -825,6 +825,24 @@ WHERE key = :key;
 -- name: forget_schedule
 DELETE FROM holdfast_schedule WHERE key = :key;
 
+-- name: publish
+INSERT INTO holdfast_task AS there (name, task, published_at)
+SELECT value ->> 0, value ->> 1, :wall FROM json_each(:tasks)
+WHERE true
+ON CONFLICT (name) DO UPDATE SET task = excluded.task, published_at = excluded.published_at
+WHERE there.task <> excluded.task;
+
+-- name: published
+SELECT json_group_array(json_array(task, published_at))
+FROM (
+    SELECT task, published_at FROM holdfast_task
+    WHERE :names IS NULL OR name IN (SELECT value FROM json_each(:names))
+    ORDER BY name
+);
+
+-- name: forget_task
+DELETE FROM holdfast_task WHERE name = :name;
+
 -- name: get
 SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE id = :id;
 

@@ -18,6 +18,7 @@ from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.limits import GHOSTS_MAX, REPEATS_MAX, Places, Queue, Setting, with_pause, with_setting
 from holdfast.core.machine import State
 from holdfast.core.policy import BEATS_PER_LEASE
+from holdfast.core.published import PublishedTask
 from holdfast.core.records import (
     GONE_KEPT_S,
     BeatReply,
@@ -646,6 +647,21 @@ class SqliteStore:
     def forget_schedule(self, key: str) -> bool:
         with self._db.writing() as db:
             return db.execute(Q["forget_schedule"], {"key": key}).rowcount == 1
+
+    # ---------------------------------------------------------------------------- published tasks
+
+    def publish(self, tasks: Sequence[PublishedTask]) -> None:
+        values = {"tasks": row_json.published_tasks(tasks), "wall": self._clock.wall()}
+        with self._db.writing() as db:
+            db.execute(Q["publish"], values)
+
+    def published(self, names: Sequence[str] | None = None) -> list[PublishedTask]:
+        values = {"names": None if names is None else row_json.encode(list(names)).decode()}
+        return row_json.published_from(self._rows("published", values))
+
+    def forget_task(self, name: str) -> bool:
+        with self._db.writing() as db:
+            return db.execute(Q["forget_task"], {"name": name}).rowcount == 1
 
     # ---------------------------------------------------------------------------- workflows
 
