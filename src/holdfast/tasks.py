@@ -186,7 +186,7 @@ class Sender(Generic[P, R]):
             group=options.group,
         )
 
-    def template(self) -> NewJob:
+    def _template(self) -> NewJob:
         """Return what its jobs have in common; without a key if a function makes it."""
         return self._new("{}", "", self._options.key if isinstance(self._options.key, str) else None)
 
@@ -306,7 +306,7 @@ class Task(Sender[P, R]):
     def published(self) -> PublishedTask:
         """Return what workers publish of it."""
         return PublishedTask(
-            job=self.template(),
+            job=self._template(),
             parameters=parameters_of(self._signature),
             schema=arguments_schema(self._signature),
             own_codec=self.app.codec is not JSON,

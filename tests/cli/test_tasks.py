@@ -58,7 +58,7 @@ def test_an_unknown_task_is_not_found_and_nothing_is_forgotten(run: Run, store: 
 
 
 def test_a_task_is_forgotten(run: Run, store: Store) -> None:
-    assert "tidy forgotten" in run("tasks", "forget", "tidy").stderr
+    assert "tidy forgotten" in run("tasks", "forget", "tidy").output
     assert [task.name for task in store.published()] == ["billing.charge"]
     assert run.json("tasks", "forget", "billing.charge") == [{"task": "billing.charge", "forgotten": True}]
     assert "No worker has published tasks yet" in run("tasks", "list").stderr
