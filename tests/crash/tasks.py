@@ -220,6 +220,18 @@ def pay(ctx: Context, seconds: float = 0.0) -> int:
     return ctx.fence
 
 
+@app.task(name="pay_with", retry=AGAIN, crashes_max=1000)
+def pay_with(ctx: Context, orm: str, seconds: float = 0.0) -> int:
+    """The same, by an ORM: flushed, and not yet committed."""
+    from tests.integrations.orms import ORMS
+
+    way = ORMS[orm](os.environ["HOLDFAST_DB"])
+    with ctx.transaction() as db, way.block(db) as door:
+        way.write(door, ctx.job.id, ctx.fence)
+    time.sleep(seconds)
+    return ctx.fence
+
+
 @app.task(name="stops_inside", retry=AGAIN)
 def stops_inside(ctx: Context) -> int:
     """The first attempt is frozen by the system inside its write."""

@@ -37,6 +37,28 @@ def test_killed_before_the_commit_the_effect_is_there_once(world: World, effects
     assert row.attempt == 2
 
 
+@pytest.fixture
+def orm_effects(world: World) -> Iterator[Any]:
+    """The same with the columns that the ORMs know."""
+    assert world.store.schema().found
+    with contextlib.closing(world.connect()) as connection:
+        connection.execute("CREATE TABLE effect (job VARCHAR(64), fence INTEGER, at TIMESTAMP WITH TIME ZONE)")
+        yield connection
+
+
+@on_every_store
+@pytest.mark.parametrize("orm", ["session", "connection", "django"])
+def test_killed_between_the_flush_of_an_orm_and_the_settle_the_effect_is_there_once(
+    world: World, orm_effects: Any, orm: str
+) -> None:
+    job = world.tasks.pay_with.enqueue(orm).id
+    worker = world.worker("w", point="handler.after=kill")
+    until(lambda: worker.said("was killed by SIGKILL"), "the child dies")
+    row = world.until_state(job, "done")
+    assert seen(orm_effects) == [(job, int(row.result or 0))]
+    assert row.attempt == 2
+
+
 @pytest.mark.slow  # children are killed again and again
 def test_every_effect_is_there_exactly_once_after_any_kill(world: World, effects: Any) -> None:
     """Each job holds the file's only write lock for some milliseconds: most kills hit an open transaction.

@@ -32,6 +32,7 @@ from holdfast.stores.protocol import Store
 T = TypeVar("T")
 
 PATIENCE_S = 180.0  # how long to wait for what must happen, on a machine that is busy with something else
+ROOT = Path(__file__).resolve().parents[2]  # some tasks use helpers of the tests
 SOURCE = Path(__file__).parent / "tasks.py"
 MODULE = "crash_tasks"
 
@@ -138,7 +139,7 @@ class World:
             "HOLDFAST_DB": self.url,
             "CRASH_FOLDER": str(folder),
             "CRASH_STORE": self.kind,
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")])),
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", ""), str(ROOT)])),
         }
         self.tasks = self._import()
         self.app: App = self.tasks.app

@@ -236,7 +236,7 @@ def _below_django(given: Any) -> object:
     given.validate_thread_sharing()
     given.validate_no_broken_transaction()
     given.ensure_connection()
-    if given.in_atomic_block:
+    if given.in_atomic_block and not getattr(given, "is_lent", False):  # lent inside a task: Holdfast commits it
         _expect(given.connection)
         given.on_commit(functools.partial(_committed, given.connection))
     return given.connection

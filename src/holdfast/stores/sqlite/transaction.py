@@ -11,6 +11,7 @@ runs on when the time is over is stopped from inside. Only the task's side close
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sqlite3
 import threading
@@ -186,7 +187,7 @@ class FencedConnection(WriteConnection):
             raise TransactionExpired(self._expired)
 
     def cursor(self, factory: Any = None) -> Any:
-        return super().cursor(factory or FencedCursor)
+        return super().cursor(FencedCursor if factory is None else _fenced(factory))
 
     def execute(self, *arguments: Any) -> Any:
         return self.cursor().execute(*arguments)
@@ -249,6 +250,12 @@ class FencedCursor(sqlite3.Cursor):
         if row is None:
             raise StopIteration
         return row
+
+
+@functools.cache
+def _fenced(factory: type) -> type:
+    """Return the caller's class of cursors with our checks: a plain cursor would write after the end."""
+    return factory if issubclass(factory, FencedCursor) else type(factory.__name__, (factory, FencedCursor), {})
 
 
 def _no_transaction_control(action: int, *_: Any) -> int:

@@ -1,0 +1,143 @@
+"""A connection or a session of SQLAlchemy inside `ctx.transaction()`: its writes commit with the end of the attempt.
+
+SQLAlchemy's transaction is a savepoint in ours. A rollback of SQLAlchemy's goes back to the savepoint, and the block
+can continue. A commit is refused: the writes would not be durable, and the code after it would think that they are.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.dialects import registry
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from holdfast.errors import HoldfastError, UsageError
+from holdfast.integrations.lent import kind_of
+
+S = TypeVar("S", bound=Session)
+
+_BEGIN = "SAVEPOINT holdfast_sqlalchemy"
+_UNDO = "ROLLBACK TO SAVEPOINT holdfast_sqlalchemy"
+_FORGET = "RELEASE SAVEPOINT holdfast_sqlalchemy"
+_NO_COMMIT = (
+    "Holdfast commits when the attempt ends: remove the commit, or call flush(); "
+    "session.begin_nested() makes a part that can be rolled back"
+)
+_lending = threading.local()  # the connection that the engine is to use, while it asks for one
+_begun: weakref.WeakSet[Any] = weakref.WeakSet()  # connections with our savepoint
+
+
+@contextmanager
+def session(db: object, maker: Callable[..., S] = Session) -> Iterator[S]:  # type: ignore[assignment]
+    """Yield a session on the connection that `ctx.transaction()` gives, and flush it at the end of the block.
+
+    maker: the application's `sessionmaker`, or a class of sessions. Its engine is not used. If the block raises, its
+    writes are taken back to where it began, and the error goes on to the task.
+    """
+    with connection(db) as bind:
+        made = maker(bind=bind, binds=None, twophase=False, join_transaction_mode="rollback_only")
+        event.listen(made, "before_commit", _refuse_commit)
+        event.listen(made, "after_rollback", lambda _: bind.in_transaction() or bind.begin())
+        try:
+            yield made
+            made.flush()
+        finally:
+            made.close()
+
+
+@contextmanager
+def connection(db: object) -> Iterator[Connection]:
+    """Yield a `Connection` of SQLAlchemy on the connection that `ctx.transaction()` gives.
+
+    If the block raises, its writes are taken back to where it began, and the error goes on to the task.
+    """
+    engine = _engine(kind_of(db))
+    if db in _begun:
+        raise UsageError("SQLAlchemy uses this connection already; open one session or connection at a time")
+    _lending.connection = db
+    try:
+        opened = engine.connect()
+    finally:
+        _lending.connection = None
+    try:
+        opened.begin()
+        yield opened
+        _begun.discard(db)  # from here on there is nothing to roll back
+    finally:
+        opened.close()
+
+
+def _refuse_commit(session: Session) -> None:
+    if not session.in_nested_transaction():
+        raise UsageError(_NO_COMMIT)
+
+
+class _Lent:
+    """A dialect whose transactions are a savepoint in one of Holdfast's."""
+
+    def do_begin(self, dbapi_connection: Any) -> None:
+        dbapi_connection.driver_connection.execute(_BEGIN)
+        _begun.add(dbapi_connection.driver_connection)
+
+    def do_rollback(self, dbapi_connection: Any) -> None:
+        lent = dbapi_connection.driver_connection
+        if lent in _begun:
+            _begun.discard(lent)
+            lent.execute(_UNDO)
+            lent.execute(_FORGET)
+
+    def do_commit(self, dbapi_connection: Any) -> NoReturn:
+        raise UsageError(_NO_COMMIT)
+
+    def do_close(self, dbapi_connection: Any) -> None:
+        pass  # Holdfast closes it
+
+    def do_terminate(self, dbapi_connection: Any) -> None:
+        pass
+
+
+class LentSqlite(_Lent, SQLiteDialect_pysqlite):
+    """SQLite, on a connection that Holdfast has lent."""
+
+    supports_statement_cache = True  # SQLAlchemy wants it said in each class
+
+
+class LentPostgres(_Lent, PGDialect_psycopg):
+    """PostgreSQL, on a connection that Holdfast has lent."""
+
+    supports_statement_cache = True  # SQLAlchemy wants it said in each class
+
+
+registry.register("sqlite.holdfast", __name__, "LentSqlite")
+registry.register("postgresql.holdfast", __name__, "LentPostgres")
+
+
+@functools.cache
+def _engine(kind: str) -> Engine:
+    """Return the engine for all transactions of a kind: it keeps what SQLAlchemy has compiled."""
+    engine = create_engine(f"{kind}+holdfast://", creator=_lent, poolclass=NullPool, pool_reset_on_return=None)
+    event.listen(engine, "handle_error", _raise_ours)
+    return engine
+
+
+def _raise_ours(failure: ExceptionContext) -> None:
+    """Let our own errors pass as they are: SQLAlchemy would wrap some of them."""
+    if isinstance(failure.original_exception, HoldfastError):
+        raise failure.original_exception
+
+
+def _lent() -> Any:
+    found = getattr(_lending, "connection", None)
+    if found is None:
+        raise UsageError("the transaction that this session or connection belongs to is over")
+    return found
