@@ -28,6 +28,7 @@ import pytest
 
 import holdfast
 from holdfast import errors
+from holdfast.admin import Admin
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.main import cli
 from holdfast.core import records
@@ -420,6 +421,7 @@ API: dict[str, tuple[type, list[str]]] = {
         [*DECORATORS, *(name for name, value in vars(holdfast.App).items() if inspect.isfunction(value))],
     ),
     "Tasks": (Sender, [*vars(Sender), *(name for name, value in vars(Task).items() if inspect.isfunction(value))]),
+    "Reads and acts of people": (Admin, [*vars(Admin)]),
     "Job": (holdfast.Job, [*vars(holdfast.Job)]),
     "Context": (Context, [*vars(Context)]),
     "Flow": (holdfast.Flow, [*vars(holdfast.Flow)]),

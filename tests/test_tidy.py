@@ -211,6 +211,8 @@ def defined(tree: ast.Module | ast.ClassDef, before: str = "") -> Iterator[str]:
 # (file, module) -> why it is not imported at once.
 LATE = {
     ("alerts/__init__.py", "holdfast.alerts.webhook"): "TLS and HTTP: most apps have no webhook",
+    ("aio.py", "holdfast.admin"): "it loads the read side, which few programs need",
+    ("app.py", "holdfast.admin"): "it loads the read side, which few programs need",
     ("app.py", "holdfast.aio"): "made from the verbs of App; asyncio code alone needs it",
     ("app.py", "holdfast.alerts"): "an app without alerts starts without them",
     ("app.py", "holdfast.alerts.notifier"): "app.reap() alone needs it here",
@@ -223,7 +225,8 @@ LATE = {
     ("stores/__init__.py", "holdfast.stores.postgres.store"): "its driver may not be installed",
     ("stores/__init__.py", "holdfast.stores.sqlite.store"): "a program has one kind of store",
 }
-FACADES = {("app", "aio")}  # `app.aio` is the way to a class that is made from the verbs of App
+# `app.aio` and `app.admin` are the ways to classes that stand above App.
+FACADES = {("app", "aio"), ("app", "admin"), ("aio", "admin")}
 
 
 def late_imports(path: str, source: str) -> Iterator[Finding]:
@@ -275,9 +278,9 @@ def may_import(here: tuple[str, ...], there: list[str]) -> bool:
         return target in STORES_USE
     if room in FRONT | EDGES | {"server"}:
         return True
-    if room == "insight":
-        return target not in {"cli", "server"}
-    return target not in {"insight", "cli", "server"}
+    if room in {"insight", "admin"}:
+        return target not in {"cli", "server"} and (room, target) != ("insight", "admin")
+    return target not in {"insight", "admin", "cli", "server"} or (room, target) in FACADES
 
 
 CLOCK_READS = {
@@ -652,6 +655,9 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (layers, "reaper.py", "from . import insight"),
     (layers, "app.py", "def serve():\n    from holdfast import server"),
     (layers, "app.py", "from holdfast.rescue import scan"),
+    (layers, "worker/runner.py", "from holdfast.admin import Admin"),
+    (layers, "insight/views.py", "from holdfast.admin import Admin"),
+    (layers, "admin.py", "from holdfast.cli import main"),
     (layers, "not_yet_known.py", "from holdfast import cli"),
     (layers, "insight.py", "from holdfast import server"),
     (layers, "insight.py", "from holdfast.integrations import celery"),

@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import functools
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from holdfast.app import App
 from holdfast.enqueueing import ADD_AT_ONCE, EnqueueStream, OnProgress, StreamProgress
@@ -17,6 +17,9 @@ from holdfast.errors import UsageError
 from holdfast.jobs import Job
 from holdfast.stores.caller_connection import lend
 from holdfast.tasks import Draft
+
+if TYPE_CHECKING:
+    from holdfast.admin import AsyncAdmin
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -106,6 +109,14 @@ class AsyncApp:
 
     def __init__(self, app: App) -> None:
         self._app = app
+
+    @property
+    def admin(self) -> AsyncAdmin:
+        from holdfast.admin import AsyncAdmin
+
+        return AsyncAdmin(self._app.admin)
+
+    admin.__doc__ = App.admin.__doc__
 
     async def enqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Job[R]]:
         wanted = list(drafts)

@@ -58,6 +58,7 @@ from holdfast.workflow.definition import DeclareWorkflow, Workflow, WorkflowOpti
 from holdfast.workflow.values import signal_name
 
 if TYPE_CHECKING:
+    from holdfast.admin import Admin
     from holdfast.aio import AsyncApp
     from holdfast.alerts import Alert
     from holdfast.alerts.rules import AlertKind, ThresholdOptions
@@ -406,6 +407,14 @@ class App:
 
             self._aio = AsyncApp(self)
         return self._aio
+
+    @property
+    def admin(self) -> Admin:
+        """Return the reads and acts of the command line: workers, queues, schedules, the journal, limits."""
+        with importing:
+            from holdfast.admin import Admin
+
+        return Admin(self)
 
     # --------------------------------------------------------------------------------------- the jobs
 

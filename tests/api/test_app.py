@@ -712,6 +712,7 @@ def test_other_options_of_the_app() -> None:
 # ----------------------------------------------------------------------------------------------- async
 
 NOT_AWAITED = {
+    "admin",
     "aio",
     "alert",
     "clock",
@@ -740,6 +741,7 @@ def verbs(kind: type) -> dict[str, Any]:
 
 def test_the_async_facade_has_the_same_verbs() -> None:
     sync, twin = verbs(App), verbs(AsyncApp)
+    assert isinstance(twin.pop("admin"), property)  # its verbs are compared in test_admin.py
     assert twin.keys() == sync.keys() - NOT_AWAITED
     for name, fn in twin.items():
         if name == "enqueue_stream":  # iterated over, here and there; an async one takes async iterables too

@@ -5,11 +5,12 @@ from __future__ import annotations
 import click
 
 from holdfast import insight
+from holdfast.admin import dead_jobs, revival
 from holdfast.bulk import move_all
 from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.db import purge as purge_ended
 from holdfast.cli.filters import page_options
-from holdfast.cli.jobs import confirm, revival, show_jobs
+from holdfast.cli.jobs import confirm, show_jobs
 from holdfast.cli.jobs import revive as revive_each
 from holdfast.cli.leaving import noting
 from holdfast.cli.loading import opened_store, suggest_task
@@ -27,9 +28,8 @@ from holdfast.cli.types import (
     yes_option,
 )
 from holdfast.core.machine import State
-from holdfast.core.records import Filter, Job, Seen
+from holdfast.core.records import Filter, Job
 from holdfast.errors import Refused, UsageError
-from holdfast.stores.protocol import Store
 
 _PAGE = 500
 
@@ -115,7 +115,7 @@ def _check_dead(job: Job) -> None:
 def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bool) -> None:
     """Revive page by page those that were dead when we began; what moved on meanwhile is left alone."""
     with opened_store(bulk=True) as store:
-        listed, opened = _dead_jobs(store, where)
+        listed, opened = dead_jobs(store, where)
         if not listed and not opened:
             suggest_task(store, where.task, [State.DEAD])
         if listed:
@@ -144,21 +144,6 @@ def _revive_all(where: Filter, by: str, note: str | None, yes: bool, as_json: bo
             f"be repeated: {', '.join(clean(f'{job_id} ({step})') for job_id, step in opened[:10])}"
             f"{', …' if len(opened) > 10 else ''}. Find out for each: holdfast workflows show ID"
         )
-
-
-def _dead_jobs(store: Store, where: Filter) -> tuple[list[Seen], list[tuple[str, str]]]:
-    """Return the dead jobs as they are now, and apart from these the workflows with an open step, each with its step.
-
-    Between this list and the act a person is asked, and others act: only those that are still the same are revived.
-    """
-    listed: list[Seen] = []
-    opened: list[tuple[str, str]] = []
-    for job in insight.all_jobs(store, where):
-        if job.open_step is None:
-            listed.append(job.seen)
-        else:
-            opened.append((job.id, job.open_step))
-    return listed, opened
 
 
 @dead.command(

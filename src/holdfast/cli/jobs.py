@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from holdfast import insight
+from holdfast.admin import revival
 from holdfast.app import App
 from holdfast.bulk import READ, Acted, delete_all, move_all
 from holdfast.cli import job_page
@@ -33,7 +34,6 @@ from holdfast.cli.types import (
 from holdfast.core import acts
 from holdfast.core.machine import LIVE, State
 from holdfast.core.records import Filter, Job, Moment, Seen
-from holdfast.core.replay import STEPS_MAX
 from holdfast.core.verdict import Verdict
 from holdfast.errors import NotFound, Refused, UsageError
 from holdfast.stores.protocol import Store, rows_of
@@ -300,13 +300,6 @@ def act_on_all(
         show_json(views)
     if first_code is not None:
         click.get_current_context().exit(first_code)
-
-
-def revival(store: Store, job: Job, actor: str, note: str | None, *, repeat_step: bool = False) -> Verdict:
-    """Decide what a revival makes of a job."""
-    steps = store.steps(job.id, limit=STEPS_MAX) if job.open_step is not None else []
-    now = store.now().wall
-    return acts.revive(job, now, actor=actor, reason=note, repeat_step=repeat_step, steps=steps)
 
 
 def act_on(

@@ -38,10 +38,11 @@ def workers() -> None:
 def list_(gone: bool, as_json: bool) -> None:
     """Show the workers, oldest first, with their last beat."""
     with opened_store() as store:
+        if as_json:
+            show_json(insight.worker_views(store, gone=gone))
+            return
         found, vanished, now = store.workers(gone=gone), insight.vanished_ids(store), store.now()
-    if as_json:
-        show_json([insight.worker_view(worker, now, vanished) for worker in found])
-    elif found:
+    if found:
         show_table(_columns(now, vanished, gone), found)
     else:
         say("No workers. Start one with: holdfast worker APP")

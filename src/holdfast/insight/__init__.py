@@ -64,6 +64,7 @@ from holdfast.insight.views import (
     totals,
     worker_names,
     worker_view,
+    worker_views,
 )
 from holdfast.insight.zombies import look_back, zombies_view
 from holdfast.stores.urls import shown_url

@@ -265,6 +265,12 @@ def zombie_view(zombie: Zombie, now: Moment) -> dict[str, Any]:
 # --------------------------------------------------------------------------------------------- workers
 
 
+def worker_views(store: Store, *, gone: bool = False) -> list[dict[str, Any]]:
+    """Show the workers, oldest first; with `gone` also those that stopped or died."""
+    found, vanished, now = store.workers(gone=gone), vanished_ids(store), store.now()
+    return [worker_view(worker, now, vanished) for worker in found]
+
+
 def worker_view(worker: Worker, now: Moment, vanished: Collection[str] = ()) -> dict[str, Any]:
     return {
         "id": worker.id,

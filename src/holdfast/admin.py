@@ -1,0 +1,286 @@
+"""The reads and acts of the command line for Python: `app.admin`. Both call the same functions."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from holdfast import insight
+from holdfast.bulk import Acted, move_all
+from holdfast.core import acts
+from holdfast.core.limits import Limits, setting
+from holdfast.core.machine import State
+from holdfast.core.published import PublishedTask
+from holdfast.core.records import Event, EventKind, Filter, Job, Seen
+from holdfast.core.replay import STEPS_MAX
+from holdfast.core.text import check_storable
+from holdfast.core.verdict import Verdict
+from holdfast.errors import UsageError
+from holdfast.insight.zombies import Lookback
+from holdfast.queues import choose_limits, pause_queue, queue_named, resume_queue
+from holdfast.stores.protocol import Store
+
+if TYPE_CHECKING:
+    from holdfast.app import App
+
+V = TypeVar("V", bound=msgspec.Struct)
+
+_PAGE = 1_000
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker, as `holdfast workers list` shows it."""
+
+    id: str
+    name: str
+    state: str
+    host: str
+    pid: int
+    queues: list[str]
+    tasks: list[str] | None
+    slots: int
+    running: int
+    rss_mb: float | None
+    version: str
+    started_at: datetime
+    last_beat: datetime
+    gone_at: datetime | None
+    gone_cause: str | None
+    exit_kind: str | None
+    exit_code: int | None
+
+
+class QueueView(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue with its jobs by state and the limits that are in force, as `holdfast queues list` shows it."""
+
+    queue: str
+    paused: bool
+    served: bool
+    unserved: dict[str, int]  # due jobs of tasks that no living worker would claim there, by task
+    missing: dict[str, int]  # those of them that no living worker has at all
+    unroused: int
+    ready: int
+    running: int
+    waiting: int
+    held: int
+    done: int
+    dead: int
+    cancelled: int
+    rolled_back: int
+    oldest_due_s: float | None
+    oldest_served_s: float | None
+    limit: int | None
+    group_limit: int | None
+    rate: str | None
+    burst: int
+    paused_until: datetime | None
+    paused_groups: dict[str, datetime | None]
+
+
+class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule, as `holdfast schedules list` shows it."""
+
+    key: str
+    spec: str
+    tz: str
+    missed: Any
+    task: str
+    queue: str
+    paused: bool
+    declared: bool
+    next: datetime | None
+    next_s: float | None
+    late_s: float | None
+    late_instants: int
+    last: datetime | None
+    last_s: float | None
+    job: str | None
+    job_state: str | None
+
+
+class RevivedDead(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of `revive_dead`: ids of jobs."""
+
+    revived: list[str]  # with dry_run: those that would be
+    refused: dict[str, str]  # those that moved on meanwhile, with the reason
+    open_steps: dict[str, str]  # workflows that are left alone, with the step that may have happened
+
+
+class Admin:
+    """The reads and acts of the command line for Python. Use it as `app.admin`, or `app.aio.admin` with `await`."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    @property
+    def _store(self) -> Store:
+        return self._app.store
+
+    def workers(self, *, gone: bool = False) -> list[WorkerView]:
+        """Return the workers, oldest first; with `gone` also those that stopped or died, with the cause."""
+        return _typed(insight.worker_views(self._store, gone=gone), WorkerView)
+
+    def queues(self) -> list[QueueView]:
+        """Return every queue that has jobs, limits or a worker, or is paused, by name."""
+        return _typed(insight.queue_views(self._store), QueueView)
+
+    def schedules(self) -> list[ScheduleView]:
+        """Return every schedule, by key."""
+        return _typed(insight.schedule_views(self._store), ScheduleView)
+
+    def tasks(self) -> list[PublishedTask]:
+        """Return the tasks that workers have published, by name."""
+        return self._store.published()
+
+    def journal(
+        self,
+        id: str | None = None,
+        *,
+        kinds: Sequence[EventKind] = (),
+        since: datetime | None = None,
+        before: int | None = None,
+        limit: int = 1000,
+    ) -> list[Event]:
+        """Return events, oldest first: of one job its first `limit`, of all jobs the newest.
+
+        kinds: only these. since: only those of this instant and later. before: only those with a smaller `seq`, for
+        the page before.
+        """
+        check_storable(id=id)
+        instant = None if since is None else _instant("since", since)
+        return self._store.journal(id, tuple(kinds), limit, since=instant, before=before)
+
+    def zombies(self, since_s: float = 86_400.0) -> Lookback:
+        """Return the attempts that lost their worker in the last `since_s` seconds, and what became of their jobs."""
+        return insight.look_back(self._store, since_s)
+
+    def pause(self, queue: str, *, group: str | None = None, until: datetime | None = None, by: str = "app") -> None:
+        """Do as `app.pause` does."""
+        pause_queue(self._store, queue, group, until, by)
+
+    def resume(self, queue: str, *, group: str | None = None, by: str = "app") -> None:
+        """Do as `app.resume` does."""
+        resume_queue(self._store, queue, group, by)
+
+    def limit(
+        self,
+        queue: str,
+        *,
+        limit: int | UnsetType | None = UNSET,
+        group_limit: int | UnsetType | None = UNSET,
+        rate: str | UnsetType | None = UNSET,
+        burst: int | UnsetType = UNSET,
+        clear: bool = False,
+        by: str = "app",
+    ) -> Limits:
+        """Set limits of a queue that win over what the app declares, and return those that are in force.
+
+        They are in force when it returns. A limit that is not named stays; None means no limit. clear: forget what was
+        set before.
+        """
+        chosen = msgspec.structs.asdict(setting(limit, group_limit, rate, burst))
+        given = {name: value for name, value in chosen.items() if value is not UNSET}
+        if not given and not clear:
+            return queue_named(self._store, queue).limits
+        check_storable(by=by)
+        return choose_limits(self._store, queue, given, by, clear=clear)
+
+    def revive_dead(
+        self,
+        *,
+        queue: str | None = None,
+        task: str | None = None,
+        by: str = "app",
+        note: str | None = None,
+        dry_run: bool = False,
+    ) -> RevivedDead:
+        """Bring dead jobs back, ready now and with fresh budgets: all, or those of a queue or a task.
+
+        A workflow that has begun a step which must not be repeated is left alone. With `dry_run` nothing is changed.
+        """
+        check_storable(queue=queue, task=task, by=by, note=note)
+        store = self._store
+        listed, opened = dead_jobs(store, Filter(states=(State.DEAD,), queue=queue, task=task, limit=_PAGE))
+        if dry_run:
+            return RevivedDead(revived=[seen.job_id for seen in listed], refused={}, open_steps=dict(opened))
+        acted: list[Acted] = [
+            each for page in move_all(store, listed, lambda job: revival(store, job, by, note)) for each in page
+        ]
+        store.wake()
+        return RevivedDead(
+            revived=[each.job_id for each in acted if each.error is None],
+            refused={each.job_id: str(each.error) for each in acted if each.error is not None},
+            open_steps=dict(opened),
+        )
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _awaited(
+    verb: Callable[Concatenate[Admin, P], R],
+) -> Callable[Concatenate[AsyncAdmin, P], Coroutine[Any, Any, R]]:
+    """Return the verb with its signature and docstring, run in a thread and awaited."""
+
+    @functools.wraps(verb)
+    async def awaited(self: AsyncAdmin, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await asyncio.to_thread(verb, self._admin, *args, **kwargs)
+
+    return awaited
+
+
+class AsyncAdmin:
+    """The verbs of `Admin`, each awaited. Use it as `app.aio.admin`."""
+
+    def __init__(self, admin: Admin) -> None:
+        self._admin = admin
+
+    workers = _awaited(Admin.workers)
+    queues = _awaited(Admin.queues)
+    schedules = _awaited(Admin.schedules)
+    tasks = _awaited(Admin.tasks)
+    journal = _awaited(Admin.journal)
+    zombies = _awaited(Admin.zombies)
+    pause = _awaited(Admin.pause)
+    resume = _awaited(Admin.resume)
+    limit = _awaited(Admin.limit)
+    revive_dead = _awaited(Admin.revive_dead)
+
+
+def dead_jobs(store: Store, where: Filter) -> tuple[list[Seen], list[tuple[str, str]]]:
+    """Return the dead jobs as they are now, and apart from these the workflows with an open step, each with its step.
+
+    Between this list and the act a person is asked, and others act: only those that are still the same are revived.
+    """
+    listed: list[Seen] = []
+    opened: list[tuple[str, str]] = []
+    for job in insight.all_jobs(store, where):
+        if job.open_step is None:
+            listed.append(job.seen)
+        else:
+            opened.append((job.id, job.open_step))
+    return listed, opened
+
+
+def revival(store: Store, job: Job, actor: str, note: str | None, *, repeat_step: bool = False) -> Verdict:
+    """Return the act that brings a job back."""
+    steps = store.steps(job.id, limit=STEPS_MAX) if job.open_step is not None else []
+    return acts.revive(job, store.now().wall, actor=actor, reason=note, repeat_step=repeat_step, steps=steps)
+
+
+def _typed(views: list[dict[str, Any]], kind: type[V]) -> list[V]:
+    """Return what the command line shows as objects; instants become datetimes in UTC."""
+    return msgspec.convert(views, list[kind])  # type: ignore[valid-type]
+
+
+def _instant(name: str, instant: datetime) -> float:
+    if not isinstance(instant, datetime) or instant.utcoffset() is None:
+        raise UsageError(f"{name}={instant!r} must be a datetime with a time zone, such as datetime.now(UTC)")
+    return instant.timestamp()

@@ -1,0 +1,136 @@
+"""app.admin: the reads and acts of the command line as typed Python."""
+
+import asyncio
+import inspect
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from holdfast import App, UsageError, insight
+from holdfast.admin import Admin, AsyncAdmin, QueueView, ScheduleView, WorkerView
+from holdfast.by_name import publish
+from holdfast.core.limits import Rate
+from holdfast.core.verdict import Failed
+from holdfast.testing import FakeClock
+from tests.factory import EXPIRED, add, enrol, row, settle, start
+
+
+def test_workers_are_typed_as_the_command_line_shows_them(app: App) -> None:
+    living, gone = enrol(app.store, name="box/1", queues=["mail"]), enrol(app.store, name="old")
+    app.store.retire(gone, "left")
+    [worker] = app.admin.workers()
+    assert (worker.id, worker.name, worker.state, worker.queues) == (living, "box/1", "alive", ["mail"])
+    assert worker.started_at == datetime.fromtimestamp(app.clock.wall(), UTC)
+    assert [(each.name, each.gone_cause) for each in app.admin.workers(gone=True)] == [("box/1", None), ("old", "left")]
+
+
+def test_queues_are_typed(app: App, clock: FakeClock) -> None:
+    add(app.store, queue="mail")
+    until = datetime.fromtimestamp(clock.wall() + 60, UTC)
+    app.admin.pause("mail", group="acme", until=until, by="ann")
+    [queue] = app.admin.queues()
+    assert (queue.queue, queue.ready, queue.dead, queue.served) == ("mail", 1, 0, False)
+    assert queue.paused_groups == {"acme": until}
+    app.admin.resume("mail", group="acme")
+    assert app.admin.queues()[0].paused_groups == {}
+    app.admin.pause("mail")
+    assert app.admin.queues()[0].paused
+
+
+def test_limits_that_are_not_named_stay(app: App) -> None:
+    assert app.admin.limit("mail").limit is None
+    assert app.admin.limit("mail", limit=5, rate="10/60s", by="ann").limit == 5
+    held = app.admin.limit("mail", burst=3)
+    assert (held.limit, held.rate, held.burst) == (5, Rate.parse("10/60s"), 3)
+    assert app.admin.limit("mail").limit == 5
+    assert app.admin.limit("mail", limit=None).limit is None
+    assert app.admin.limit("mail", clear=True).rate is None
+    with pytest.raises(UsageError):
+        app.admin.limit("mail", limit=-1)
+    assert {event.actor for event in app.admin.journal(kinds=["limited"])} == {"ann", "app"}
+
+
+def test_schedules_and_tasks_are_typed(app: App) -> None:
+    @app.task(name="report")
+    def report() -> None: ...
+
+    app.cron("0 3 * * *", report, key="nightly")
+    app.store.declare(list(app.schedules.values()))
+    publish(app.store, app.tasks)
+    [schedule] = app.admin.schedules()
+    assert (schedule.key, schedule.task, schedule.declared, schedule.last) == ("nightly", "report", True, None)
+    assert schedule.next is not None
+    assert schedule.next.hour == 3
+    assert [task.name for task in app.admin.tasks()] == ["report"]
+
+
+def test_the_journal_is_read_by_job_kind_and_time(app: App, clock: FakeClock) -> None:
+    one, two = start(app.store), start(app.store)
+    settle(app.store, one, Failed("no luck"))
+    clock.advance(60)
+    settle(app.store, two, EXPIRED)
+    assert [event.job_id for event in app.admin.journal()] == [one.id, two.id]
+    assert [event.kind for event in app.admin.journal(two.id)] == ["zombie"]
+    assert [event.job_id for event in app.admin.journal(kinds=["failed"])] == [one.id]
+    since = datetime.fromtimestamp(clock.wall(), UTC) - timedelta(seconds=1)
+    newest = app.admin.journal(since=since)
+    assert [event.job_id for event in newest] == [two.id]
+    assert [event.job_id for event in app.admin.journal(before=newest[0].seq, limit=1)] == [one.id]
+    with pytest.raises(UsageError, match=r"since=.*time zone"):
+        app.admin.journal(since=datetime(2026, 1, 1))
+    assert [each.job_id for each in app.admin.zombies().found] == [two.id]
+    assert app.admin.zombies(since_s=0.0).victims.keys() <= {two.id}
+
+
+def test_dead_jobs_are_revived_by_queue_and_task(app: App) -> None:
+    def dead(**given: Any) -> str:
+        job = start(app.store, attempts_max=1, **given)
+        settle(app.store, job, Failed("no luck"))
+        assert row(app.store, job.id).state == "dead"
+        return job.id
+
+    mail, other = dead(queue="mail"), dead(task="other")
+    plan = app.admin.revive_dead(queue="mail", dry_run=True)
+    assert (plan.revived, plan.refused, plan.open_steps) == ([mail], {}, {})
+    assert row(app.store, mail).state == "dead"
+    assert app.admin.revive_dead(queue="mail", by="ann", note="mail is back").revived == [mail]
+    assert app.admin.journal(mail, kinds=["revived"])[0].actor == "ann"
+    assert [row(app.store, each).state for each in (mail, other)] == ["ready", "dead"]
+    assert app.admin.revive_dead(task="other").revived == [other]
+    assert app.admin.revive_dead().revived == []
+
+
+def test_views_have_every_field_that_the_command_line_shows(app: App, clock: FakeClock) -> None:
+    """One source: a field that the views get must be typed as well."""
+    enrol(app.store)
+    add(app.store)
+
+    @app.task(name="report")
+    def report() -> None: ...
+
+    app.cron("0 3 * * *", report)
+    app.store.declare(list(app.schedules.values()))
+    for views, kind in (
+        (insight.worker_views(app.store), WorkerView),
+        (insight.queue_views(app.store), QueueView),
+        (insight.schedule_views(app.store), ScheduleView),
+    ):
+        assert set(views[0]) == set(kind.__struct_fields__), kind
+
+
+def test_the_awaited_verbs_are_those_of_admin(app: App) -> None:
+    sync = {name: verb for name, verb in vars(Admin).items() if inspect.isfunction(verb) and name[0] != "_"}
+    twin = {name: verb for name, verb in vars(AsyncAdmin).items() if inspect.isfunction(verb) and name[0] != "_"}
+    assert twin.keys() == sync.keys()
+    for name, verb in twin.items():
+        assert inspect.iscoroutinefunction(verb), name
+        assert inspect.signature(verb) == inspect.signature(sync[name]), name
+        assert verb.__doc__ == sync[name].__doc__, name
+    add(app.store, queue="mail")
+
+    async def program() -> list[QueueView]:
+        await app.aio.admin.limit("mail", limit=2)
+        return await app.aio.admin.queues()
+
+    assert [(queue.queue, queue.limit) for queue in asyncio.run(program())] == [("mail", 2)]
