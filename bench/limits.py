@@ -1,9 +1,14 @@
-"""Drain grouped jobs with and without limits, next to the plain rate of the same run: limits.py URL [JOBS].
+"""What limits, groups and turns cost, next to plain queues of the same run: limits.py URL [JOBS] [--scene NAME].
 
-Prints jobs per second for claims and settles of one process, in batches, without handlers.
+    drain       grouped jobs, without and with limits, in turns with plain jobs: each slice sees the same machine
+    beside      a plain queue, claimed alone and together with a queue that is at its limit
+    full-group  one job of an open group behind JOBS jobs of a full or paused group, or many of a later one
+
+All in one process, without handlers; `drain` and `beside` claim and settle in batches. URL: an empty store.
 """
 
-import sys
+import argparse
+import statistics
 import time
 from collections import Counter
 
@@ -16,57 +21,134 @@ from holdfast.ids import new_id
 from holdfast.stores import open_store
 from holdfast.stores.protocol import Store
 
-GROUPS, BATCH, SLOTS = 1000, 500, 100
+GROUPS, BATCH, SLOTS, SLICES = 1000, 500, 100, 20
+RUN = new_id()[-8:]
 
 
-def fill(store: Store, queue: str, jobs: int, *, grouped: bool) -> None:
+def fill(store: Store, queue: str, jobs: int, *, group: str | None = None, run_at: float | None = None) -> None:
+    """Store jobs; `group` may have a place for a number, which goes round."""
     for start in range(0, jobs, 5000):
-        numbers = range(start, min(start + 5000, jobs))
-        name = "g{}".format if grouped else lambda _: None
-        store.add(
-            [NewJob(id=f"{queue}-{n}", task="t", payload="{}", queue=queue, group=name(n % GROUPS)) for n in numbers]
-        )
+        new = []
+        for number in range(start, min(start + 5000, jobs)):
+            name = None if group is None else group.format(number % GROUPS)
+            new.append(NewJob(id=new_id(), task="t", payload="{}", queue=queue, group=name, run_at=run_at))
+        store.add(new)
 
 
-def drain(store: Store, queue: str, jobs: int, batch: int) -> tuple[float, int]:
-    """Return jobs per second, and the largest difference between the starts of two groups that had jobs left."""
-    worker = Worker(id=new_id(), name="bench", host="h", pid=0, boot_id=SystemClock().boot_id, slots=batch)
+class Drain:
+    """One queue that is emptied slice by slice, with the time that it took and the starts of each group."""
+
+    def __init__(self, store: Store, what: str, jobs: int, batch: int, held: Setting | None, *, grouped: bool) -> None:
+        self.what, self.batch, self.store = what, batch, store
+        self.queue = f"{what.replace(' ', '-')}-{RUN}"
+        self.each, self.done, self.seconds, self.worst = jobs // GROUPS, 0, 0.0, 0
+        self.starts: Counter[str | None] = Counter()
+        self.grouped = grouped
+        fill(store, self.queue, jobs, group="g{}" if grouped else None)
+        if held is not None:
+            store.limit(self.queue, held)
+        self.worker = enrolled(store, batch)
+
+    def advance(self, upto: int, beside: tuple[str, ...] = ()) -> None:
+        """Run jobs until so many have ended."""
+        began = time.monotonic()
+        while self.done < upto:
+            claimed = self.store.claim(self.worker, new_id(), [self.queue, *beside], ["t"], self.batch)
+            now = self.store.now().wall
+            self.store.settle([settlement(job, judge(Succeeded(), job, now, chance=0.5)) for job in claimed])
+            self.done += len(claimed)
+            self.note(claimed)
+        self.seconds += time.monotonic() - began
+
+    def note(self, claimed: list) -> None:  # type: ignore[type-arg]
+        """Note the largest difference between the starts of two groups that had jobs left."""
+        if self.grouped:
+            self.starts.update(job.group for job in claimed)
+            open_groups = [starts for n in range(GROUPS) if (starts := self.starts[f"g{n}"]) < self.each]
+            most = max(self.starts.values())
+            self.worst = max(self.worst, most - min(open_groups, default=most))
+
+
+def enrolled(store: Store, slots: int) -> str:
+    worker = Worker(id=new_id(), name="bench", host="h", pid=0, boot_id=SystemClock().boot_id, slots=slots)
     store.enroll(worker)
-    starts: Counter[str | None] = Counter()
-    each, worst, done, began = jobs // GROUPS, 0, 0, time.monotonic()
-    while done < jobs:
-        claimed = store.claim(worker.id, new_id(), [queue], ["t"], batch)
-        starts.update(job.group for job in claimed)
-        open_groups = [starts[f"g{n}"] for n in range(GROUPS) if starts[f"g{n}"] < each]
-        worst = max(worst, max(starts.values()) - min(open_groups, default=max(starts.values())))
+    return worker.id
+
+
+def drain(store: Store, jobs: int) -> None:
+    ways = [
+        Drain(store, "plain", jobs, BATCH, None, grouped=False),
+        Drain(store, "1,000 groups", jobs, BATCH, None, grouped=True),
+        Drain(store, "limit 100 and group limit 2", jobs, SLOTS, setting(limit=SLOTS, group_limit=2), grouped=True),
+    ]
+    for number in range(1, SLICES + 1):
+        for way in ways:
+            way.advance(jobs * number // SLICES)
+    for way in ways:
+        ratio = f"{ways[0].seconds / way.seconds:.2f} of plain"
+        turns = f"; starts differ by at most {way.worst}" if way.grouped else ""
+        print(f"{way.what}: {jobs / way.seconds:.0f} jobs/s, {ratio}{turns}", flush=True)
+
+
+def beside(store: Store, jobs: int) -> None:
+    """The limited queue is full all the time: its holder settles nothing."""
+    full = f"full-{RUN}"
+    store.limit(full, setting(limit=1))
+    fill(store, full, jobs)
+    store.claim(enrolled(store, 1), new_id(), [full], ["t"], 1)
+    alone = Drain(store, "plain alone", jobs, BATCH, None, grouped=False)
+    both = Drain(store, "plain beside a full queue", jobs, BATCH, None, grouped=False)
+    for number in range(1, SLICES + 1):
+        alone.advance(jobs * number // SLICES)
+        both.advance(jobs * number // SLICES, (full,))
+    for way in (alone, both):
+        print(f"{way.what}: {jobs / way.seconds:.0f} jobs/s, {alone.seconds / way.seconds:.2f} of alone", flush=True)
+
+
+def full_group(store: Store, jobs: int) -> None:
+    worker = enrolled(store, 10)
+    for many in (1000, jobs):
+        queue, later = f"full-{many}-{RUN}", f"later-{many}-{RUN}"
+        store.limit(queue, setting(group_limit=1))
+        fill(store, queue, many, group="a")
+        [holder] = store.claim(worker, new_id(), [queue], ["t"], 1)
+        probe(store, worker, queue, f"{many} jobs of a full group")
+        store.pause(queue, True, group="a")
+        store.settle([settlement(holder, judge(Succeeded(), holder, store.now().wall, chance=0.5))])
+        probe(store, worker, queue, f"{many} jobs of a paused group")
+        store.limit(later, setting(group_limit=1))
+        fill(store, later, many // 10, group="a", run_at=store.now().wall + 86_400)
+        probe(store, worker, later, f"{many // 10} jobs of a group whose time has not come")
+
+
+def probe(store: Store, worker: str, queue: str, behind: str) -> None:
+    """Print how long it takes to claim the one job of another group."""
+    took = []
+    for _ in range(40):
+        store.add([NewJob(id=new_id(), task="t", payload="{}", queue=queue, group="b")])
+        began = time.monotonic()
+        claimed = store.claim(worker, new_id(), [queue], ["t"], 10)
+        took.append(time.monotonic() - began)
+        assert [job.group for job in claimed] == ["b"]
         now = store.now().wall
         store.settle([settlement(job, judge(Succeeded(), job, now, chance=0.5)) for job in claimed])
-        done += len(claimed)
-    rate = jobs / (time.monotonic() - began)
-    store.retire(worker.id, "the bench is over")
-    return rate, worst
+    print(f"behind {behind}: {statistics.median(took) * 1000:.1f} ms, {max(took) * 1000:.1f} at most", flush=True)
 
 
-def main(url: str, jobs: int) -> None:
-    store = open_store(url)
+SCENES = {"drain": drain, "beside": beside, "full-group": full_group}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url")
+    parser.add_argument("jobs", nargs="?", type=int, default=100_000)
+    parser.add_argument("--scene", choices=SCENES, default="drain")
+    asked = parser.parse_args()
+    store = open_store(asked.url)
     store.migrate()
-    run = new_id()[:8]
-    fill(store, f"plain-{run}", jobs, grouped=False)
-    plain, _ = drain(store, f"plain-{run}", jobs, BATCH)
-    print(f"plain: {plain:.0f} jobs/s", flush=True)
-    cases: list[tuple[str, Setting | None, int]] = [
-        ("1,000 groups, no limits", None, BATCH),
-        ("limit 100, group limit 2", setting(limit=SLOTS, group_limit=2), SLOTS),
-    ]
-    for number, (what, held, batch) in enumerate(cases):
-        queue = f"turns-{number}-{run}"
-        fill(store, queue, jobs, grouped=True)
-        if held is not None:
-            store.limit(queue, held)
-        rate, worst = drain(store, queue, jobs, batch)
-        print(f"{what}: {rate:.0f} jobs/s, {rate / plain:.2f} of plain; starts differ by at most {worst}", flush=True)
+    SCENES[asked.scene](store, asked.jobs)
     store.close()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 100_000)
+    main()

@@ -494,15 +494,16 @@ class App:
         task: str | None = None,
         key: str | None = None,
         limit: int = 100,
+        group: str | None = None,
     ) -> list[Job[Any]]:
         """Return the jobs that match, newest first, at most `limit`. `state` is one, several, or None for any.
 
         task: its name; the last part will do where only one task of this app has it.
         """
-        check_storable(queue=queue, task=task, key=key)
+        check_storable(queue=queue, task=task, key=key, group=group)
         if task is not None and any(known.rpartition(".")[2] == task for known in self.tasks):
             task = self.named(task).name
-        where = Filter(states=states_named(state), queue=queue, task=task, key=key, limit=limit)
+        where = Filter(states=states_named(state), queue=queue, task=task, key=key, limit=limit, group=group)
         return [self._handle(row) for row in self.store.find(where)]
 
     def counts(self) -> dict[str, int]:

@@ -19,6 +19,7 @@ from holdfast.app import App
 from holdfast.cli.main import cli
 from holdfast.core import acts
 from holdfast.core.crash_fingerprint import call_of
+from holdfast.core.limits import setting
 from holdfast.core.machine import State
 from holdfast.core.records import Published, Schedule
 from holdfast.core.schedule import LATE_S
@@ -317,6 +318,35 @@ def test_queues(calm: Store, clock: FakeClock) -> None:
     assert diagnose(calm, clock)["Due jobs wait for a free slot"].evidence.startswith(
         "mail: the oldest job has been due for 10 min"
     )
+
+
+def test_limits_that_two_apps_declare_in_turn_are_named(calm: Store, clock: FakeClock, url: str) -> None:
+    """A deploy that changes a limit once is no finding, nor is what a person chooses."""
+    assert "Apps declare different limits for a queue" not in diagnose(calm, clock)
+    calm.limit("mail", setting(limit=5), declared=True)
+    calm.limit("mail", setting(limit=7, rate="5/s"), declared=True)
+    for _ in range(3):
+        calm.limit("mail", setting(limit=1), actor="ann")
+        calm.limit("mail", setting(limit=2), actor="ann")
+    assert "Apps declare different limits for a queue" not in diagnose(calm, clock)
+    calm.limit("mail", setting(limit=5), declared=True)
+    found = diagnose(calm, clock)["Apps declare different limits for a queue"]
+    assert "mail: no limits and limit=5 and limit=7, rate=5/1s" in found.evidence
+    assert "holdfast queues limit mail" in found.fix
+    clock.advance(90_000)
+    assert "Apps declare different limits for a queue" not in diagnose(calm, clock)
+
+
+def test_an_app_that_declares_other_limits_than_hold_is_told(calm: Store, clock: FakeClock, url: str) -> None:
+    app = App(url)
+    app.queue("mail", limit=5)
+    title = "The app declares other limits than hold"
+    assert title not in diagnose(calm, clock, app)  # no worker of it has started yet
+    calm.limit("mail", setting(limit=5), declared=True)
+    assert title not in diagnose(calm, clock, app)
+    calm.limit("mail", setting(limit=7), declared=True)
+    assert "this app declares limit=5, and limit=7 holds" in diagnose(calm, clock, app)[title].evidence
+    app.close()
 
 
 def test_a_workflow_that_waits_for_a_deleted_job_is_named(calm: Store, clock: FakeClock) -> None:

@@ -175,9 +175,10 @@ def test_lists_of_what_waits_or_gave_up_say_since_when(run: Run, store: Store, c
 
 
 def test_filters_and_pages(run: Run, store: Store) -> None:
-    mail = add(store, queue="mail", task="send", key="k")
+    mail = add(store, queue="mail", task="send", key="k", group="acme")
     other = [add(store) for _ in range(3)]
     assert ids(run, "--queue", "mail") == ids(run, "--task", "send") == ids(run, "--key", "k") == [mail.id]
+    assert ids(run, "--group", "acme") == [mail.id]
     assert ids(run, "--limit", "2") == [other[2].id, other[1].id]
     assert ids(run, "--limit", "2", "--before", other[1].id) == [other[0].id, mail.id]
     assert f"--before {other[1].id}" in run("jobs", "list", "--limit", "2").stderr

@@ -50,6 +50,17 @@ def test_by_queue_task_and_key_in_every_state(store: Store, state: State | None)
     assert store.find(Filter(states=states, key="K")) == []
 
 
+@pytest.mark.parametrize("state", [None, *State])
+def test_by_group_in_every_state(store: Store, state: State | None) -> None:
+    states = (state,) if state else ()
+    wanted = job_in(store, state or State.READY, group="acme", key="k")
+    job_in(store, state or State.READY, group="globex")
+    job_in(store, state or State.READY)
+    for more in ({}, {"queue": wanted.queue}, {"key": "k"}, {"task": wanted.task}):
+        assert ids(store.find(Filter(states=states, group="acme", **more))) == [wanted.id]
+    assert store.find(Filter(states=states, group="ACME")) == []
+
+
 def test_by_key_all_jobs_that_ever_had_it(store: Store) -> None:
     old, new = job_in(store, State.DONE, key="k"), add(store, key="k")
     assert ids(store.find(Filter(key="k"))) == [new.id, old.id]

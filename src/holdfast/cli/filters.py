@@ -35,12 +35,20 @@ def page_options(command: F, *, kind: str = "task", key: bool = False) -> F:
 
     @functools.wraps(command)
     def run(
-        *, queue: str | None, task: str | None, limit: int, before: str | None, key: str | None = None, **rest: Any
+        *,
+        queue: str | None,
+        task: str | None,
+        group: str | None,
+        limit: int,
+        before: str | None,
+        key: str | None = None,
+        **rest: Any,
     ) -> Any:
-        return command(where=Filter(queue=queue, task=task, key=key, limit=limit, before=before), **rest)
+        return command(where=Filter(queue=queue, task=task, key=key, limit=limit, before=before, group=group), **rest)
 
     listed: Any = click.option("--before", metavar="ID", type=JobId(), help="Show the page after this job.")(run)
     listed = limit_option(listed)
+    listed = click.option("--group", type=Text(), help="Only of this group.")(listed)
     if key:
         listed = click.option("--key", type=Text(), help="Only with this key.")(listed)
     return origin_options(listed, kind=kind)  # type: ignore[no-any-return]

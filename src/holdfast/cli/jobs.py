@@ -91,7 +91,7 @@ def show_jobs(
             [{**insight.job_view(job, now, names), **(insight.asked(store, job) if asking else {})} for job in found]
         )
     elif not found:
-        narrow = states or where.queue or where.task or where.key or where.before
+        narrow = states or where.queue or where.task or where.key or where.group or where.before
         say(f"No such {what}." if narrow else f"No {what}.")
     if not found:
         suggest_task(store, where.task, states)

@@ -446,3 +446,4 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     tried: bool | None = None  # of the ready jobs only those that have, or have not, failed or crashed
     before: str | None = None  # the id of the last job of the page before
     limit: int = 100
+    group: str | None = None

@@ -140,7 +140,10 @@ _SAID_ANEW = ("has_undo", "repeatable", "arguments", "result", "error", "error_k
 
 def matches(job: Job, where: Filter) -> bool:
     """Return whether the job is one that the filter asks for."""
-    wanted = {name: getattr(where, name) for name in ("queue", "task", "worker", "key", "cancel_requested", "workflow")}
+    wanted = {
+        name: getattr(where, name)
+        for name in ("queue", "task", "worker", "key", "cancel_requested", "workflow", "group")
+    }
     same = all(value is None or getattr(job, name) == value for name, value in wanted.items())
     named = where.ids is None or job.id in where.ids
     named = named and (where.asking is None or (job.question is not None) is where.asking)

@@ -68,6 +68,7 @@ def diagnose(store: Store, clock: Clock, app: App | None = None, name: str = "AP
     yield from _of_workers(store, queues, quote(name))
     someone_works = any(queue["served"] for queue in queues)
     yield from _of_queues(queues, app, quote(name), someone_works=someone_works)
+    yield from _of_limits(store, app)
     if app is not None:
         nobodys = {queue["queue"]: queue["missing" if someone_works else "unserved"] for queue in queues}
         yield from _of_tasks(store, app, nobodys)
@@ -184,6 +185,35 @@ def _of_queues(
         if served is not None and served > WAIT_LONG_S:
             evidence = f"{name}: the oldest job has been due for {duration(served)}, {_due_jobs(queue)}"
             yield warning("Due jobs wait for a free slot", evidence, "more workers, more --processes, or more --slots")
+
+
+def _of_limits(store: Store, app: App | None) -> Iterator[Finding]:
+    """Find queues whose limits two apps, or two versions of one, declare differently: the last worker to start wins."""
+    said: dict[str, list[dict[str, Any]]] = {}
+    for event in store.journal(kinds=("limited",), since=store.now().wall - DAY_S, limit=_PAGE):
+        if event.detail["by"] == "app":
+            said.setdefault(event.detail["queue"], [event.detail["was"]]).append(event.detail["is"])
+    for queue, values in sorted(said.items()):
+        if any(value in values[: place - 1] for place, value in enumerate(values) if value):  # it came back
+            evidence = f"{queue}: {_declared(values)} within a day; workers declare them in turn, and the last one wins"
+            fix = f"declare one setting in all apps and versions, or choose one: holdfast queues limit {quote(queue)} N"
+            yield warning("Apps declare different limits for a queue", evidence, fix)
+    if app is None:
+        return
+    known = {queue.name: queue.declared for queue in store.queues()}
+    for queue, declared in sorted(app.queues.items()):
+        if queue in known and known[queue] != declared:
+            evidence = (
+                f"{queue}: this app declares {_declared([declared.view])}, and {_declared([known[queue].view])} holds"
+            )
+            fix = "declare the same in all apps and versions; the limits of the worker that starts last hold"
+            yield warning("The app declares other limits than hold", evidence, fix)
+
+
+def _declared(values: Sequence[dict[str, Any]]) -> str:
+    """Name each of these declarations once."""
+    words = [", ".join(f"{name}={value}" for name, value in each.items()) or "no limits" for each in values]
+    return " and ".join(dict.fromkeys(words))
 
 
 def _unserved_queue(queue: dict[str, Any], evidence: str, app: App | None, ref: str) -> Iterator[Finding]:

@@ -102,6 +102,7 @@ AND (%(later)s::float8 IS NULL OR job.state <> 'ready' OR job.run_at > %(later)s
 -- fragment: newest
 AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
             AND (%(task)s::text IS NULL OR job.task = %(task)s)
+            AND (%(group)s::text IS NULL OR job.grp = %(group)s)
             AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
         ORDER BY job.seq DESC
         LIMIT %(limit)s::bigint
@@ -109,6 +110,7 @@ AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
 
 -- fragment: ready
 AND (%(task)s::text IS NULL OR job.task = %(task)s)
+            AND (%(group)s::text IS NULL OR job.grp = %(group)s)
             AND (%(later)s::float8 IS NULL OR job.run_at > %(later)s)
             AND (%(tried)s::boolean IS NULL OR (job.failures + job.crashes > 0) = %(tried)s)
             AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
@@ -118,6 +120,7 @@ AND (%(task)s::text IS NULL OR job.task = %(task)s)
 -- fragment: filters
 AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
         AND (%(task)s::text IS NULL OR job.task = %(task)s)
+        AND (%(group)s::text IS NULL OR job.grp = %(group)s)
         AND (%(cancel_requested)s::boolean IS NULL OR job.cancel_requested = %(cancel_requested)s)
 
 -- name: now

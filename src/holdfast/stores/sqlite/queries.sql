@@ -55,6 +55,7 @@ AND (:later IS NULL OR state <> 'ready' OR run_at > :later)
 AND (:queue IS NULL OR queue = :queue)
         AND (:task IS NULL OR task = :task)
         AND (:key IS NULL OR key = :key)
+        AND (:group IS NULL OR grp = :group)
         AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
 
 -- fragment: wanted_events
