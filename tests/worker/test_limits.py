@@ -1,5 +1,6 @@
 """Limits as workers meet them: declared by the app, kept by a real worker, ghosts settled, reasons shown."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -14,8 +15,9 @@ from tests.worker.house import House
 
 
 @pytest.fixture
-def app(tmp_path: Path) -> App:
-    return App(f"sqlite:///{tmp_path}/jobs.db?synchronous=normal")
+def app(tmp_path: Path) -> Iterator[App]:
+    with App(f"sqlite:///{tmp_path}/jobs.db?synchronous=normal") as app:
+        yield app
 
 
 def test_what_the_app_declares_is_in_force_once_a_worker_has_started(app: App) -> None:
