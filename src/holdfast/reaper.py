@@ -21,7 +21,7 @@ import msgspec
 from holdfast.clock import Clock, pause
 from holdfast.core import recovery
 from holdfast.core.machine import State
-from holdfast.core.records import Detector, Duty, Filter, Job, Standby, Vanished, Worker
+from holdfast.core.records import Detector, Duty, Filter, Job, Lease, Standby, Vanished, Worker, damaged
 from holdfast.core.recovery import RENEW_S, SECOND_LOOK_S, WorkerDeath, overdue_key
 from holdfast.core.settlement import Settlement, settlement
 from holdfast.core.verdict import Verdict, judge
@@ -106,6 +106,7 @@ class Reaper:
         self._logged_locked: set[recovery.OverdueKey] = set()
         self._holders: dict[str, Worker] = {}
         self._complained: dict[str, float] = {}
+        self._unwritable: dict[Lease, float] = {}  # of rows that the store could not write, and when
         self.deadline: float | None = None  # when the earliest lease ends, as the last pass found it before it settled
         self._watches = False  # a lease that ends soon is late
         self._stood_by_at = self._called_at = float("-inf")
@@ -118,6 +119,7 @@ class Reaper:
         With `under`, every act carries that duty's term; raises `DutyLost` when it is an old one.
         """
         self._under, self._timeouts = under, 0
+        self._forget_complaints()
         self.observed.begin()
         if fix:
             self._check_writes()  # before anything is judged
@@ -352,22 +354,21 @@ class Reaper:
         self._logged_locked |= {overdue_key(job) for job in jobs}
 
     def _judge_all(self, jobs: Sequence[Job], death: WorkerDeath, others: Sequence[Job] = ()) -> list[Zombie]:
-        """Judge each job. Skip and log a job with a damaged policy, so that it does not stop the rest.
+        """Judge each job. Hold a job with a damaged policy, and skip a row that the store could not write a moment ago.
 
         `others`: jobs of the same worker that were judged before.
         """
         zombies, together = [], recovery.suspects([*jobs, *others])
         holders = self._holders_of(jobs) if death.worker is None else {}
-        for job in jobs:
+        for job in (job for job in jobs if job.lease not in self._unwritable):
             now, holder = self._store.now(), death.worker or holders.get(job.worker or "")
             in_gap = self.observed.is_in_gap(job)
             outcome = recovery.outcome_of(job, death, holder, now, suspects=together[job.worker], in_gap=in_gap)
             try:
                 verdict = judge(outcome, job, now.wall, chance=self._random())
             except PolicyError as error:
-                self._complain(job.id, error)
-            else:
-                zombies.append(Zombie(job=job, worker=holder, detector=death.exit.detector, verdict=verdict))
+                verdict = judge(outcome, damaged(job, str(error)), now.wall, chance=0.0)
+            zombies.append(Zombie(job=job, worker=holder, detector=death.exit.detector, verdict=verdict))
         return zombies
 
     def _holders_of(self, jobs: Sequence[Job]) -> dict[str, Worker]:
@@ -401,6 +402,8 @@ class Reaper:
                 raise
             if len(batch) == 1:
                 self._tolerate(error)
+                if not is_passing(error):
+                    self._unwritable[batch[0].lease] = self._clock.lease()
                 self._complain(batch[0].lease.job_id, error)
                 return [None]
             middle = len(batch) // 2
@@ -416,11 +419,14 @@ class Reaper:
             raise error
 
     def _complain(self, job_id: str, error: HoldfastError) -> None:
-        now = self._clock.lease()
-        self._complained = {each: at for each, at in self._complained.items() if now - at < COMPLAIN_S}
         if job_id not in self._complained:
-            self._complained[job_id] = now
+            self._complained[job_id] = self._clock.lease()
             log.error("job %s cannot be settled, and a person must look: %s", job_id, error)
+
+    def _forget_complaints(self) -> None:
+        since = self._clock.lease() - COMPLAIN_S
+        self._complained = {job_id: at for job_id, at in self._complained.items() if at > since}
+        self._unwritable = {lease: at for lease, at in self._unwritable.items() if at > since}
 
     def _tell(self, zombie: Zombie) -> None:
         job, state = zombie.job, zombie.verdict.state

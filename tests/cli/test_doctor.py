@@ -175,10 +175,21 @@ def test_the_size_of_a_store_includes_its_wal(calm: Store, clock: FakeClock, fol
 
 def test_damage(store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
     surroundings(monkeypatch)
-    monkeypatch.setattr(SqliteStore, "check", lambda self: ["row 7 is missing from an index"])
+    monkeypatch.setattr(SqliteStore, "damage", lambda self: ["row 7 is missing from an index"])
     assert diagnose(store, clock)["The file is damaged"].severity == "problem"
     monkeypatch.setattr(sqlite_findings, "CHECKED_MAX", 1)
     assert "holdfast db check" in diagnose(store, clock)["Not checked for damage"].evidence
+
+
+def test_a_row_that_cannot_be_read_is_named_with_what_removes_it(store: Store, clock: FakeClock, folder: Path) -> None:
+    job = add(store)
+    with sqlite3.connect(folder / "jobs.db") as connection:
+        connection.execute("UPDATE holdfast_job SET payload = CAST(x'ff' AS TEXT)")
+    connection.close()
+    found = diagnose(store, clock)["A row cannot be read"]
+    assert (found.severity, found.fix) == ("problem", f"holdfast jobs delete {job.id} removes it")
+    assert "payload is not UTF-8" in found.evidence
+    assert "The file is damaged" not in diagnose(store, clock)
 
 
 def test_durability_is_explained(run: Run, calm: Store, url: str) -> None:

@@ -239,7 +239,7 @@ def test_check_is_7_when_zombies_were_found_and_0_otherwise(run: Run, store: Sto
 
 
 def test_a_damaged_store_is_7(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite.SqliteStore, "check", lambda self: ["row 3 missing from index"])
+    monkeypatch.setattr(sqlite.SqliteStore, "damage", lambda self: ["row 3 missing from index"])
     assert "holdfast: row 3 missing from index" in run("db", "check", code=7).stderr
     assert run.json("db", "check", code=7) == {"ok": False, "findings": ["row 3 missing from index"]}
 

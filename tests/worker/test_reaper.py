@@ -476,7 +476,7 @@ def test_pages_of_rows_that_cannot_be_read_hide_nothing_behind_them(
     many(file_store, PAGE + 10, enrol(file_store), lease_s=10.0)
     with sqlite3.connect(tmp_path / "jobs.db") as connection:
         connection.execute("PRAGMA ignore_check_constraints = ON")
-        connection.execute("UPDATE holdfast_job SET on_crash = 'whatever'")
+        connection.execute("UPDATE holdfast_job SET id = CAST(CAST(id AS BLOB) || x'ff' AS TEXT)")
     connection.close()
     jobs = many(file_store, 5, enrol(file_store), lease_s=20.0)
     clock.advance(LEASE_S)
@@ -491,7 +491,7 @@ def test_pages_of_rows_that_cannot_be_read_hide_nothing_behind_them(
 def test_rows_that_stay_are_looked_at_once_in_a_pass(file_store: Store, clock: FakeClock, tmp_path: Path) -> None:
     """One that cannot be read is not counted by the store; it must not make a pass read the others again."""
     for _ in range(20):
-        damage(tmp_path / "jobs.db", start(file_store, lease_s=10.0).id, "on_crash = 'whatever'")
+        damage(tmp_path / "jobs.db", start(file_store, lease_s=10.0).id, "id = CAST(CAST(id AS BLOB) || x'ff' AS TEXT)")
     start(file_store, lease_s=20.0)
     clock.advance(LEASE_S)
     meddler = Meddler(file_store)

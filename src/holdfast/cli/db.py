@@ -102,19 +102,21 @@ def status(as_json: bool) -> None:
 def check(ctx: click.Context, as_json: bool) -> None:
     """Verify that the store is sound. Exits with 7 when it is not."""
     with opened_store() as store:
-        damage = store.check()
+        damage = store.damage() if isinstance(store, SqliteStore) else store.check()
+        rows = [str(row) for row in store.unreadable()] if isinstance(store, SqliteStore) else []
         doubts = [] if store.missing() else list(dict.fromkeys(map(in_words, store.doubts())))
+    findings = damage + rows + doubts
     if as_json:
-        show_json({"ok": not damage + doubts, "findings": damage + doubts})
-    elif not damage + doubts:
+        show_json({"ok": not findings, "findings": findings})
+    elif not findings:
         acknowledge("ok")
-    for finding in damage + doubts:
+    for finding in findings:
         complain(finding)
     if damage:
         complain("the store is damaged; stop the workers and restore it from a backup")
     if doubts:
         complain("workers claim no jobs until you run: holdfast db accept --by NAME --note TEXT")
-    if damage or doubts:
+    if findings:
         ctx.exit(Exit.UNHEALTHY)
 
 

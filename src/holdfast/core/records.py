@@ -195,6 +195,20 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
         return self.state.value
 
 
+class DamagedJob(Job, frozen=True, kw_only=True, array_like=True):
+    """A job whose row was damaged by another program. Each column that cannot be read has a stand-in.
+
+    It must not run: its arguments may be stand-ins. `damage` names the column and the reason.
+    """
+
+    damage: str
+
+
+def damaged(job: Job, damage: str) -> DamagedJob:
+    """Return the job as one that must not run, for this reason."""
+    return DamagedJob(**msgspec.structs.asdict(job), damage=damage)
+
+
 class NewEvent(msgspec.Struct, frozen=True):
     """An event that is not written to the journal yet."""
 

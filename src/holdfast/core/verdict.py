@@ -13,7 +13,7 @@ from typing import Any, Literal, TypedDict, Unpack, assert_never
 import msgspec
 
 from holdfast.core.machine import State, Transition, after
-from holdfast.core.records import Detector, EventKind, Job, NewEvent, Step, StopReason
+from holdfast.core.records import DamagedJob, Detector, EventKind, Job, NewEvent, Step, StopReason
 from holdfast.core.replay import answer_to
 from holdfast.core.row_text import Awaited
 from holdfast.core.stop_reason import full_reason, sentence, words
@@ -237,6 +237,8 @@ def _judge(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
         return Verdict(move=Transition.FINISH, state=_FINISHED, result=outcome.result)
     if job.cancel_requested or isinstance(outcome, Cancelled):
         return _cancel(outcome, job, now)
+    if isinstance(job, DamagedJob):
+        return _hold_damaged(outcome, job)
     if job.open_step and _cut_short(outcome):
         # The step must not be repeated, and may have happened: a person has to find out.
         return _stop(Transition.HOLD, outcome, job, "open_step")
@@ -403,6 +405,13 @@ def _stop(
     events = (NewEvent("held" if move is Transition.HOLD else "dead", {"reason": reason}),)
     kept: RowFields = {"stop_reason": why, "reason": reason, "rollback_cause": why_undone(job), **more}
     return _verdict(move, outcome, job, error=error, free=free, events=events, **kept)
+
+
+def _hold_damaged(outcome: Outcome, job: DamagedJob) -> Verdict:
+    """Hold a job whose row cannot be read: a program would run it with other arguments, or under another policy."""
+    error = f"its row cannot be read: {job.damage}"
+    events = (NewEvent("held", {"reason": error}),)
+    return _verdict(Transition.HOLD, outcome, job, error=error, events=events, stop_reason="", reason=error)
 
 
 def _full_reason(error: str, why: StopReason, outcome: Outcome, job: Job) -> str:

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from holdfast.core.durations import at_most, duration
 from holdfast.core.limits import why_limited, why_paused
-from holdfast.core.machine import State
-from holdfast.core.records import Event, Job, Moment, Step, nobody_has
+from holdfast.core.machine import LIVE, State
+from holdfast.core.records import DamagedJob, Event, Job, Moment, Step, nobody_has
 from holdfast.core.replay import asked_about, to_undo
 from holdfast.core.stop_reason import full_reason
 from holdfast.core.text import counted
@@ -66,6 +66,8 @@ def explain(store: Store, job: Job) -> Explanation:
     """Say why the job is where it is, with what the store knows of its queue and its worker."""
     now = store.now()
     seen = f"{job.id} --fence {job.fence}"  # so that the act counts only for what the reader of the sentence saw
+    if isinstance(job, DamagedJob) and job.state in LIVE:
+        return _why_damaged(job, seen)
     match job.state:
         case State.READY:
             return _why_ready(store, job, now)
@@ -90,6 +92,17 @@ def explain(store: Store, job: Job) -> Explanation:
             return Explanation(f"{what}: {reason(job)}.", (back, *_ways_of_a_workflow(job)))
         case State.ROLLED_BACK:
             return Explanation(f"Its recorded steps were undone {ago(job.ended_at, now)}: {reason(job)}.")
+
+
+def _why_damaged(job: DamagedJob, seen: str) -> Explanation:
+    answers: tuple[tuple[str, str], ...] = (("delete it", f"holdfast jobs delete {seen}"),)
+    then = "It is held when a worker claims it."
+    if job.state is State.RUNNING:
+        then, answers = "It is held when its worker or a reaper looks at it.", ()
+    if job.state is State.HELD:
+        then = "Repair the row by hand and approve it, or delete the job."
+        answers = (("run it, once repaired", f"holdfast held approve {seen}"), *answers)
+    return Explanation(f"Its row was damaged by another program: {job.damage}. {then}", answers)
 
 
 def _why_waiting(store: Store, job: Job, now: Moment) -> Explanation:

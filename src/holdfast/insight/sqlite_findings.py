@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from holdfast.core.text import counted, listed
 from holdfast.insight.findings import Finding, long_journal, ok, problem, warning
@@ -16,12 +17,13 @@ FREE_LEAST, FREE_WANTED = 100_000_000, 1_000_000_000
 TO_MAKE_ROOM = "make room on the disk: delete other files, or make it larger; to delete jobs takes room too"
 WAL_MAX = 64_000_000
 EVENTS_MAX = 5_000_000
+ROWS_NAMED = 5  # of those that cannot be read
 NETWORK = ("nfs", "cifs", "smb", "afs", "ceph", "9p", "fuse.sshfs", "fuse.glusterfs", "lustre", "gfs2")  # and nfs4, …
 
 
 def of_the_file(store: Store, found: SqliteFacts) -> Iterator[Finding]:
     """Check the file and what surrounds it."""
-    yield _soundness(store, found)
+    yield from _soundness(store, found)
     yield _durability(found)
     yield _defect(found)
     yield _room(found)
@@ -29,15 +31,19 @@ def of_the_file(store: Store, found: SqliteFacts) -> Iterator[Finding]:
     yield from _growth(found)
 
 
-def _soundness(store: Store, found: SqliteFacts) -> Finding:
+def _soundness(store: Any, found: SqliteFacts) -> Iterator[Finding]:
     if found.file_bytes > CHECKED_MAX:
-        return ok("Not checked for damage", f"the file has {size(found.file_bytes)}; holdfast db check reads all of it")
-    damage = store.check()
-    if damage:
+        evidence = f"the file has {size(found.file_bytes)}; holdfast db check reads all of it"
+        yield ok("Not checked for damage", evidence)
+        return
+    if damage := store.damage():
         fix = "stop the workers and restore the file from a backup; see holdfast db check"
-        return problem("The file is damaged", listed(damage, 3), fix)
+        yield problem("The file is damaged", listed(damage, 3), fix)
+        return
     wal = f", with {size(found.wal_bytes)} more in {found.path.name}-wal" if found.wal_bytes else ""
-    return ok("The file is sound", f"{found.path}, {size(found.file_bytes)}{wal}")
+    yield ok("The file is sound", f"{found.path}, {size(found.file_bytes)}{wal}")
+    for row in store.unreadable()[:ROWS_NAMED]:
+        yield problem("A row cannot be read", f"{row.row}: {row.cause}; another program wrote it", row.fix)
 
 
 def _durability(found: SqliteFacts) -> Finding:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import re
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +20,7 @@ from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.policy import Policy
 from holdfast.core.published import PublishedTask
 from holdfast.core.records import (
+    DamagedJob,
     DueWaits,
     Event,
     Job,
@@ -35,16 +38,18 @@ from holdfast.core.records import (
 from holdfast.core.row_text import from_row, texts_of
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Verdict
-from holdfast.errors import PolicyError
+from holdfast.errors import PolicyError, StoreDamaged
 
 log = logging.getLogger("holdfast.stores")
 
-_STRING_OR_INFINITY = re.compile(r'(?P<string>"(?:[^"\\]|\\.)*")|-?Inf\b')
+T = TypeVar("T")
+
+_STRING_OR_INFINITY = re.compile(r'(?P<string>"(?:[^"\\]|\\.)*")|(?P<sign>-?)Inf\b')
 
 encode = msgspec.json.Encoder().encode
 _jobs = msgspec.json.Decoder(list[Job], strict=False, dec_hook=from_row)  # not strict: SQLite has no booleans
 _job = msgspec.json.Decoder(Job, strict=False, dec_hook=from_row)
-_raws = msgspec.json.Decoder(list[msgspec.Raw])
+_numbered = msgspec.json.Decoder(list[tuple[int, Job]], strict=False, dec_hook=from_row)
 _published = msgspec.json.Decoder(dict[str, Published])
 _published_task = msgspec.json.Decoder(PublishedTask)
 _instants = msgspec.json.Decoder(dict[str, float | None])
@@ -52,49 +57,179 @@ _counts = msgspec.json.Decoder(list[tuple[str, int]])
 
 _settings = msgspec.json.Decoder(Setting)
 
-rows_from = msgspec.json.Decoder(list[list[Any]]).decode  # of anything
-names_from = msgspec.json.Decoder(list[str]).decode
+_FIELDS = msgspec.structs.fields(Job)
+_IDENTITY = ("id", "state", "fence")
+_SURROGATE = re.compile("[\ud800-\udfff]+")
+
 names_or_nulls_from = msgspec.json.Decoder(list[str | None]).decode  # some of which are not known
 numbers_from = msgspec.json.Decoder(list[int]).decode
-steps_from = msgspec.json.Decoder(list[Step], strict=False).decode
-due_waits_from = msgspec.json.Decoder(list[DueWaits]).decode
-signals_from = msgspec.json.Decoder(list[Signal]).decode
+_rows = msgspec.json.Decoder(list[list[Any]]).decode
+_names = msgspec.json.Decoder(list[str]).decode
+_steps = msgspec.json.Decoder(list[Step], strict=False).decode
+_due_waits = msgspec.json.Decoder(list[DueWaits]).decode
+_signals = msgspec.json.Decoder(list[Signal]).decode
 
 
 def jobs_from(text: str) -> list[Job]:
-    """Read rows of jobs. One that cannot be read is left out, so that it does not hide the others, and logged once."""
+    """Read rows of jobs. One with a column that cannot be read is a `DamagedJob`, so that it does not hide the others,
+    and is logged once. One whose id, state or fence cannot be read is left out."""
     try:
         return _jobs.decode(text)
     except (msgspec.DecodeError, UnicodeError):
-        return list(_readable(text))
+        return [job for row in _loose(text) if (job := _job_from(row)) is not None]
 
 
-def _readable(text: str) -> Iterator[Job]:
-    # SQLite writes an infinite number as Inf, which is not JSON. An object cannot be read as a number either.
-    text = _STRING_OR_INFINITY.sub(lambda found: found["string"] or "{}", text)
-    for row in _raws.decode(text.encode("utf-8", "surrogateescape")):
+def damaged_jobs(text: str) -> Iterator[tuple[int, str, str | None]]:
+    """Read pairs of a number and the row of a job; yield the number, the id and what is damaged."""
+    try:
+        yield from ((seq, job.id, None) for seq, job in _numbered.decode(text))
+        return
+    except (msgspec.DecodeError, UnicodeError):
+        pass  # at least one of them
+    for seq, row in _loose(text):
+        job = _salvaged(row)
+        yield seq, _readable(row[0]), job if isinstance(job, str) else job.damage or None
+
+
+def damaged_rows(key: str) -> Callable[[str], Iterator[tuple[Any, dict[str, Any], str | None]]]:
+    """Return a reader of rows with the names of their columns: it yields the key, the mended row and the damage."""
+
+    def read(text: str) -> Iterator[tuple[Any, dict[str, Any], str | None]]:
+        for row in _loose(text):
+            mended = _mend(row)
+            yield mended[key], mended, next(_unsound(row), None)
+
+    return read
+
+
+def _unsound(row: dict[str, Any]) -> Iterator[str]:
+    for name, value in row.items():
         try:
-            yield _job.decode(row)
-        except (msgspec.DecodeError, UnicodeError) as error:
-            _complain(f"job {bytes(row)[:200]!r}", str(error))
+            _sound(value)
+        except _Unsound as error:
+            yield f"{name} {error}"
 
 
-def why_unreadable(row: bytes) -> str | None:
-    """Say why `jobs_from` leaves out this row; None: it does not."""
+def _loose(text: str) -> list[Any]:
+    """Read JSON with text that is not UTF-8, whose bytes are surrogates here, and with numbers that are infinite."""
+    spelled = _STRING_OR_INFINITY.sub(lambda found: found["string"] or f"{found['sign']}Infinity", text)
     try:
-        _job.decode(row)
+        rows: list[Any] = json.loads(spelled)
+    except ValueError as error:
+        raise msgspec.DecodeError(str(error)) from None
+    return rows
+
+
+def _job_from(row: list[Any]) -> Job | None:
+    try:
+        _sound(row)
+        return msgspec.convert(row, Job, strict=False, dec_hook=from_row)
+    except (msgspec.MsgspecError, ValueError):
+        job = _salvaged(row)
+    whose = f"job {_readable(row[0])}"
+    if isinstance(job, str):
+        _complain(whose, job)
+        return None
+    log_once(f"the row of {whose} cannot be read, so it does not run: {job.damage}")
+    return job
+
+
+def _salvaged(row: list[Any]) -> DamagedJob | str:
+    """Read each column alone. Return why the row cannot be used if one of those that tell jobs apart is damaged."""
+    values, damage = {}, ""
+    for field, value in zip(_FIELDS, row, strict=False):
+        try:
+            _sound(value)
+            values[field.name] = msgspec.convert(value, field.type, strict=False, dec_hook=from_row)
+        except (msgspec.MsgspecError, ValueError) as error:
+            damage = damage or f"{field.name} {error}" if isinstance(error, _Unsound) else f"{field.name}: {error}"
+            if field.name in _IDENTITY:
+                return damage
+            values[field.name] = _stand_in(field.type, value)
+    return DamagedJob(**values, damage=damage)
+
+
+class _Unsound(ValueError):
+    """A value of a row that no program of ours writes."""
+
+
+def _sound(value: Any) -> None:
+    if isinstance(value, str) and not value.isascii() and _SURROGATE.search(value):
+        raise _Unsound("is not UTF-8")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _Unsound("is an infinite number")
+    if isinstance(value, list):
+        for each in value:
+            _sound(each)
+
+
+def _stand_in(kind: Any, value: Any) -> Any:
+    for stand_in in (_readable(value), None, 0, "hold"):
+        try:
+            return msgspec.convert(stand_in, kind, strict=False, dec_hook=from_row)
+        except (msgspec.MsgspecError, ValueError):
+            continue
+    raise AssertionError(kind)  # pragma: no cover
+
+
+def _readable(value: Any) -> Any:
+    return _SURROGATE.sub("\ufffd", value) if isinstance(value, str) else None
+
+
+def rows_from(text: str) -> list[list[Any]]:
+    """Read rows of anything. In those that another program has damaged, text is mended with U+FFFD, and an infinite
+    number is null."""
+    return _mended(_rows, text)
+
+
+def names_from(text: str) -> list[str]:
+    """Read names, mended as in `rows_from`."""
+    return _mended(_names, text)
+
+
+def due_waits_from(text: str) -> list[DueWaits]:
+    """Read which waits are due, mended as in `rows_from`."""
+    return _mended(_due_waits, text)
+
+
+def steps_from(text: str) -> list[Step]:
+    """Read the steps of a workflow. Raises `StoreDamaged` when one cannot be read: without it, it would run again."""
+    return _undamaged(_steps, text, "a recorded step")
+
+
+def signals_from(text: str) -> list[Signal]:
+    """Read the signals of a workflow. Raises `StoreDamaged` when one cannot be read."""
+    return _undamaged(_signals, text, "a signal")
+
+
+def is_whole(text: str) -> bool:
+    """Say whether this text is as it was stored, and not mended."""
+    return "\ufffd" not in text
+
+
+def _mended(decode: Callable[[str], T], text: str) -> T:
+    try:
+        return decode(text)
+    except (msgspec.DecodeError, UnicodeError):
+        log_once(f"a row of the store was damaged by another program, and is read as well as it can be: {text!a:.200}")
+        return decode(json.dumps(_mend(_loose(text))))
+
+
+def _mend(value: Any) -> Any:
+    if isinstance(value, str):
+        return _readable(value)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [_mend(each) for each in value]
+    return {_readable(name): _mend(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+def _undamaged(decode: Callable[[str], T], text: str, what: str) -> T:
+    try:
+        return decode(text)
     except (msgspec.DecodeError, UnicodeError) as error:
-        return str(error)
-    return None
-
-
-def is_not_utf8(value: bytes) -> bool:
-    """Say whether a text cannot be read."""
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return True
-    return False
+        raise StoreDamaged(f"{what} was damaged by another program; holdfast db check names it") from error
 
 
 def floats_from(text: str) -> dict[str, float]:
@@ -120,6 +255,9 @@ def workers_from(text: str) -> Iterator[tuple[Worker, list[Any]]]:
     names = Worker.__struct_fields__
     for row in rows_from(text):
         fields = dict(zip(names, row, strict=False))
+        if not is_whole(fields["id"]):
+            _complain(f"worker {fields['id']}", "its id is not UTF-8")
+            continue
         try:
             fields["queues"] = names_from(fields["queues"])
             if fields["tasks"] is not None:
@@ -172,16 +310,33 @@ def _complain(whose: str, error: str) -> None:
     log.error("the row of %.250s cannot be read and is left out: %s", whose, error)
 
 
-def event_from(row: list[Any]) -> Event:
-    """Read one line of the journal."""
-    return Event(*row)
+@lru_cache(maxsize=1000)
+def log_once(said: str) -> None:
+    """Log an error that is found again at each read."""
+    log.error("%.1000s", said)
+
+
+def events_from(text: str) -> list[Event]:
+    """Read lines of the journal. One without an instant is left out, so that it does not hide the others."""
+    return [_event_from(row) for row in rows_from(text) if _has_an_instant(row)]
+
+
+def _event_from(row: list[Any]) -> Event:
+    event, detail = Event(*row), row[-1]
+    return event if isinstance(detail, dict) else msgspec.structs.replace(event, detail={"unreadable": detail})
+
+
+def _has_an_instant(row: list[Any]) -> bool:
+    seq, _, at, *_ = row
+    if at is None:
+        _complain(f"the journal with number {seq}", "its instant is an infinite number")
+    return at is not None
 
 
 def events_by_job(text: str) -> dict[str, list[Event]]:
     """Read lines of the journal, for each job in their order."""
     found: dict[str, list[Event]] = {}
-    for row in rows_from(text):
-        event = event_from(row)
+    for event in events_from(text):
         found.setdefault(event.job_id, []).append(event)
     return found
 
@@ -321,7 +476,11 @@ def _queue_from(row: list[Any]) -> Queue:
 
 @lru_cache(maxsize=1000)
 def _setting(text: str) -> Setting:
-    return _settings.decode(text)
+    try:
+        return _settings.decode(text)
+    except msgspec.DecodeError as error:
+        _complain(f"a queue, with the setting {text!r}", str(error))
+        return Setting()
 
 
 def journal_lines(job_id: str, fence: int, worker: str | None, events: Iterable[NewEvent]) -> list[list[Any]]:

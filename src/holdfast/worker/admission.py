@@ -23,7 +23,7 @@ from holdfast.core.crash_fingerprint import (
     has_fallen,
     is_new,
 )
-from holdfast.core.records import Job
+from holdfast.core.records import DamagedJob, Job
 from holdfast.core.verdict import Cancelled, HeldBack, Outcome
 from holdfast.errors import HoldfastError
 from holdfast.stores.protocol import Store, rows_of
@@ -63,6 +63,8 @@ class Admission:
         for attempt in attempts:
             if attempt.job.cancel_requested:
                 self._settle(attempt, Cancelled("cancelled before it started"))
+            elif isinstance(attempt.job, DamagedJob):
+                self._settle(attempt, HeldBack(attempt.job.damage))
             elif self._asks(attempt.job) and (why := self._held_back.get(call_of(attempt.job))) is not None:
                 self._settle(attempt, HeldBack(why))
             else:

@@ -437,7 +437,7 @@ class PostgresStore:
     ) -> list[Event]:
         values = {"job_id": job_id, "since": since, "before": before, "limit": limit, "kinds": list(kinds) or None}
         query = "journal_all" if job_id is None else "journal"
-        return [row_json.event_from(row) for row in row_json.rows_from(self._db.one(query, values)[0])]
+        return row_json.events_from(self._db.one(query, values)[0])
 
     def journals(self, job_ids: Sequence[str], limit: int) -> dict[str, list[Event]]:
         values = {"job_ids": list(job_ids), "limit": limit}

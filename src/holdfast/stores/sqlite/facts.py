@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import sqlite3
 import stat
-import sys
 from pathlib import Path
 
 import msgspec
@@ -15,10 +13,7 @@ from holdfast.stores import row_json
 from holdfast.stores.sqlite.checkpoint import has_the_defect
 from holdfast.stores.sqlite.connection import Connections
 from holdfast.stores.sqlite.names import mounts
-from holdfast.stores.sqlite.statements import Q
-
-_PAGE = 500
-_NAMED = 20  # of the jobs that cannot be read
+from holdfast.stores.sqlite.rows import Q
 
 
 class SqliteFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,42 +75,10 @@ def _filesystem(path: Path) -> str | None:
 
 
 def damage(db: Connections) -> list[str]:
-    """Read the whole file; return what is wrong with it, in words."""
+    """Read the whole file; return what is wrong with it, in words. The rows are read by `unreadable.py`."""
     with db.reading() as connection:
         found = [row[0] for row in connection.execute("PRAGMA quick_check(20)") if row[0] != "ok"]
         if connection.execute(Q["schema_exists"]).fetchone() is not None:
             orphans = row_json.rows_from(connection.execute(Q["check"]).fetchone()[0])
             found += [f"job {job_id} runs under worker {worker}, which has no row" for job_id, worker in orphans]
-        else:
-            return found
-    return found + _unreadable(db)
-
-
-def _unreadable(db: Connections) -> list[str]:
-    """Name the jobs that were left out wherever jobs are read, page by page: no reader may stay for long."""
-    found: list[str] = []
-    after: int | None = -sys.maxsize
-    while after is not None and len(found) < _NAMED:
-        with db.reading() as connection:
-            as_before = connection.text_factory
-            connection.text_factory = bytes  # some of it may not be UTF-8
-            try:
-                page = connection.execute(Q["check_rows"], {"after": after, "limit": _PAGE}).fetchall()
-                for seq, job_id, row in page:
-                    if (error := row_json.why_unreadable(row)) is not None:
-                        name = job_id.decode(errors="backslashreplace")
-                        found.append(f"job {name} (row {seq} of holdfast_job) {_cause(connection, seq, error)}")
-            finally:
-                connection.text_factory = as_before
-        after = page[-1][0] if len(page) == _PAGE else None
-    return found[:_NAMED]
-
-
-def _cause(connection: sqlite3.Connection, seq: int, error: str) -> str:
-    columns = connection.execute(Q["check_columns"], {"seq": seq})
-    for (name, *_), value in zip(columns.description, columns.fetchone(), strict=True):
-        if isinstance(value, float) and math.isinf(value):
-            return f"cannot be read: {name} is an infinite number"
-        if isinstance(value, bytes) and row_json.is_not_utf8(value):
-            return f"cannot be read: {name} is not UTF-8"
-    return f"cannot be read: {error}"
+    return found

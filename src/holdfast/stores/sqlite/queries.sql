@@ -68,7 +68,10 @@ AND (:workflow IS NULL OR workflow = :workflow)
         AND (:asking IS NULL OR (question IS NOT NULL) = :asking)
 
 -- fragment: event
-json_array(seq, job_id, at, kind, fence, worker, actor, json(detail))
+json_array(
+        seq, job_id, at, kind, fence, worker, actor,
+        iif(json_valid(detail), json(detail), json_object('unreadable', detail))
+    )
 
 -- name: add
 INSERT INTO holdfast_job (
@@ -767,16 +770,17 @@ SELECT json_group_array(json_array(seq, id, queue, state)) FROM (
 );
 
 -- name: purge_jobs
-DELETE FROM holdfast_job WHERE seq IN (SELECT value ->> 0 FROM json_each(:jobs));
+-- :jobs comes as bytes, because a row of another program may not be UTF-8.
+DELETE FROM holdfast_job WHERE seq IN (SELECT value ->> 0 FROM json_each(CAST(:jobs AS TEXT)));
 
 -- name: purge_journal
-DELETE FROM holdfast_journal WHERE job_id IN (SELECT value ->> 1 FROM json_each(:jobs));
+DELETE FROM holdfast_journal WHERE job_id IN (SELECT value ->> 1 FROM json_each(CAST(:jobs AS TEXT)));
 
 -- name: purge_steps
-DELETE FROM holdfast_step WHERE job_id IN (SELECT value ->> 1 FROM json_each(:jobs));
+DELETE FROM holdfast_step WHERE job_id IN (SELECT value ->> 1 FROM json_each(CAST(:jobs AS TEXT)));
 
 -- name: purge_signals
-DELETE FROM holdfast_signal WHERE job_id IN (SELECT value ->> 1 FROM json_each(:jobs));
+DELETE FROM holdfast_signal WHERE job_id IN (SELECT value ->> 1 FROM json_each(CAST(:jobs AS TEXT)));
 
 -- name: delete
 SELECT json_group_array(json_array(job.seq, job.id, job.queue, job.state))
@@ -1141,12 +1145,36 @@ SELECT json_group_array(json_array(id, worker)) FROM (
     LIMIT 20
 );
 
--- name: check_rows
--- A page of jobs, to see whether each can be read.
-SELECT seq, id, row FROM holdfast_row WHERE seq > :after ORDER BY seq LIMIT :limit;
+-- name: check_jobs
+-- A page of jobs, to see whether each can be read. A row that is no JSON must not end the statement.
+SELECT '[' || coalesce(group_concat('[' || seq || ',' || row || ']'), '') || ']' FROM (
+    SELECT seq, row FROM holdfast_row WHERE seq > :after ORDER BY seq LIMIT :limit
+);
 
--- name: check_columns
-SELECT * FROM holdfast_job WHERE seq = :seq;
+-- name: check_journal
+SELECT json_group_array(json_object(
+    'seq', seq, 'job_id', job_id, 'at', at, 'kind', kind, 'worker', worker, 'actor', actor, 'detail', detail
+)) FROM (
+    SELECT * FROM holdfast_journal WHERE seq > :after ORDER BY seq LIMIT :limit
+);
+
+-- name: check_steps
+SELECT json_group_array(json_object(
+    'job_id', job_id, 'aside', aside, 'position', position, 'path', path, 'kind', kind, 'name', name,
+    'arguments', arguments, 'result', result, 'error', error, 'error_kind', error_kind,
+    'started_at', started_at, 'ended_at', ended_at
+)) FROM (
+    SELECT * FROM holdfast_step WHERE (job_id, aside, position) > (:job_id, :aside, :position)
+    ORDER BY job_id, aside, position
+    LIMIT :limit
+);
+
+-- name: check_workers
+SELECT json_group_array(json_object(
+    'id', id, 'name', name, 'host', host, 'boot_id', boot_id, 'supervisor', supervisor, 'queues', queues,
+    'beat_s', beat_s, 'version', version, 'started_at', started_at, 'beat_at', beat_at, 'rss_mb', rss_mb,
+    'gone_at', gone_at, 'gone_cause', gone_cause
+)) FROM holdfast_worker;
 
 -- name: condition_tables
 -- What else is in the file: tables of the user's own.

@@ -10,7 +10,7 @@ from holdfast.core.settlement import stale_report
 from holdfast.stores import row_json
 from holdfast.stores.protocol import Reply
 from holdfast.stores.sqlite import statements
-from holdfast.stores.sqlite.statements import Q
+from holdfast.stores.sqlite.rows import Q
 
 
 def write_records(db: sqlite3.Connection, records: Sequence[Record], wall: float) -> list[Reply]:

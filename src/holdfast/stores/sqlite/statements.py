@@ -6,7 +6,6 @@ import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from holdfast.core import limits
@@ -20,10 +19,9 @@ from holdfast.core.transitions import shares
 from holdfast.core.verdict import Verdict
 from holdfast.stores import row_json
 from holdfast.stores.protocol import Added, Reply, duty_lost
-from holdfast.stores.sql import load_queries
 from holdfast.stores.sqlite import turns
+from holdfast.stores.sqlite.rows import Q, any_text
 
-Q = load_queries("holdfast.stores.sqlite")
 Executes = sqlite3.Connection | sqlite3.Cursor  # what statements are run on; a caller's transaction lends a cursor
 
 
@@ -66,24 +64,6 @@ def _answers(jobs: Sequence[NewJob], found: list[list[Any]]) -> list[Added]:
         answers.append(Added(stored, bool(before) or stored != job.id or stored in new))
         new.add(stored)
     return answers
-
-
-def rows_of_jobs(db: sqlite3.Connection, query: str, values: Mapping[str, Any]) -> str:
-    """Return the rows of jobs that the query finds, as `row_json.jobs_from` reads them.
-
-    Another client may have stored text that is not UTF-8: it is escaped, so that only its own row cannot be read.
-    """
-    try:
-        return str(db.execute(Q[query], values).fetchone()[0])
-    except sqlite3.OperationalError as error:
-        if "Could not decode to UTF-8" not in str(error):  # the driver's own error, which has no code
-            raise
-    as_before = db.text_factory
-    db.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
-    try:
-        return str(db.execute(Q[query], values).fetchone()[0])
-    finally:
-        db.text_factory = as_before
 
 
 def take(
@@ -202,7 +182,8 @@ def move(db: sqlite3.Connection, moves: Sequence[Move], wall: float) -> list[Rep
     rows = row_json.encode([row_json.move(each) for each in moves]).decode()
     comes_alive = any(each.verdict.state in LIVE and each.seen.state not in LIVE for each in moves)
     taken = db.execute(Q["move_taken"], {"moves": rows}).fetchone()[0] if comes_alive else "[]"
-    found = db.execute(Q["move"], {"moves": rows, "taken": taken, "wall": wall}).fetchall()
+    with any_text(db):
+        found = db.execute(Q["move"], {"moves": rows, "taken": taken, "wall": wall}).fetchall()
     moved = {job_id: (queue, parent) for job_id, queue, parent in found}
     tallies: Counter[tuple[str, State]] = Counter()
     events: list[list[Any]] = []
@@ -252,7 +233,7 @@ def remove(db: sqlite3.Connection, found: str) -> list[str]:
     """Delete the jobs that were found, with their history, and count them no more; return their ids."""
     rows = row_json.rows_from(found)
     for query in ("purge_journal", "purge_steps", "purge_signals", "purge_jobs"):
-        db.execute(Q[query], {"jobs": found})
+        db.execute(Q[query], {"jobs": found.encode("utf-8", "surrogateescape")})
     ended = [(queue, State(state)) for _, _, queue, state in rows if State(state) in ENDED]
     write_tallies(db, Counter({key: -count for key, count in Counter(ended).items()}))
     return [job_id for _, job_id, _, _ in rows]
@@ -270,7 +251,7 @@ def duty_token(duty: Duty) -> dict[str, Any]:
 
 
 def write_tallies(db: sqlite3.Connection, tallies: Counter[tuple[str, State]]) -> None:
-    rows = [(queue, state, jobs) for (queue, state), jobs in tallies.items() if jobs]
+    rows = [(queue, state, jobs) for (queue, state), jobs in tallies.items() if jobs and row_json.is_whole(queue)]
     if rows:
         db.execute(Q["settle_tally"], {"tallies": row_json.encode(rows).decode()})
 

@@ -57,14 +57,15 @@ from holdfast.failpoints import point
 from holdfast.stores import row_json
 from holdfast.stores.protocol import Added, Fired, Reply, Schema, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
-from holdfast.stores.sqlite import facts, liveness, locks, names, statements, wal
+from holdfast.stores.sqlite import facts, liveness, locks, names, statements, unreadable, wal
 from holdfast.stores.sqlite.backup import backup
 from holdfast.stores.sqlite.commit_watch import CommitWatch
 from holdfast.stores.sqlite.connection import Connections, Options, has_little_room, out_of_files
 from holdfast.stores.sqlite.facts import SqliteFacts
 from holdfast.stores.sqlite.records import send, write_records
-from holdfast.stores.sqlite.statements import Q
+from holdfast.stores.sqlite.rows import Q, row_of, text_of
 from holdfast.stores.sqlite.transaction import SqliteTransaction
+from holdfast.stores.sqlite.unreadable import UnreadableRow
 
 _MIGRATIONS = load_migrations("holdfast.stores.sqlite")
 _TABLES = tables_of(_MIGRATIONS)
@@ -144,7 +145,7 @@ class SqliteStore:
         with self._db.writing() as db:
             if db.execute(Q["claim_worker"], token).fetchone() is None:
                 raise WorkerGone(f"worker {token['worker']} is not enrolled or was declared dead")
-            taken: str = statements.rows_of_jobs(db, "claim_answers", token)
+            taken: str = text_of(db, "claim_answers", token)
             if taken != "[]":
                 return taken, True
             wall = self._clock.wall()
@@ -158,7 +159,7 @@ class SqliteStore:
             if begun == limit:
                 _, saw_all = statements.take(db, lanes, queues, by_turns, ahead, {**clock, "started": 0})
                 whole = whole and saw_all
-            return statements.rows_of_jobs(db, "claim_answers", token), whole
+            return text_of(db, "claim_answers", token), whole
 
     def beat(
         self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
@@ -212,7 +213,7 @@ class SqliteStore:
             "limit": limit,
             "skip": skip,
         }
-        while (page := self._rows("overdue", values)) != "[]":
+        while (page := self._one("overdue", values)) != "[]":
             if jobs := row_json.jobs_from(page):
                 return jobs
             values["skip"] += limit  # not one of them can be read; those behind them must not suffer
@@ -227,7 +228,7 @@ class SqliteStore:
             return []
         names = row_json.encode(counting).decode()
         clock = {"lease": self._clock.lease(), "boot_id": self._clock.boot_id}
-        return row_json.jobs_from(self._rows("ghosts", {"queues": names, "limit": GHOSTS_MAX, **clock}))
+        return row_json.jobs_from(self._one("ghosts", {"queues": names, "limit": GHOSTS_MAX, **clock}))
 
     def deadline(self) -> float | None:
         with self._db.reading() as db:
@@ -317,7 +318,7 @@ class SqliteStore:
 
     def _set_queue(self, name: str, change: Callable[[Queue], Queue], actor: str | None) -> None:
         with self._db.writing() as db:
-            found = row_json.queues_from(db.execute(Q["queues"], {"queue": name}).fetchone()[0])
+            found = row_json.queues_from(text_of(db, "queues", {"queue": name}))
             before = found[0] if found else Queue(name=name)
             statements.set_queue(db, before, change(before), actor, self._clock.wall())
 
@@ -327,14 +328,14 @@ class SqliteStore:
             deleted = 0
             for state in states:
                 values = {"state": state.value, "before": before, "limit": limit - deleted}
-                deleted += len(statements.remove(db, db.execute(Q["purge"], values).fetchone()[0]))
+                deleted += len(statements.remove(db, text_of(db, "purge", values)))
             if deleted:
                 db.execute(Q["standing_removed"])
         return deleted
 
     def delete(self, jobs: Sequence[Seen]) -> list[Reply]:
         with self._db.writing() as db:
-            found = db.execute(Q["delete"], {"seen": row_json.encode(jobs).decode()}).fetchone()[0]
+            found = text_of(db, "delete", {"seen": row_json.encode(jobs).decode()})
             deleted = set(statements.remove(db, found))
             if deleted:
                 db.execute(Q["standing_removed"])
@@ -343,7 +344,7 @@ class SqliteStore:
     # ---------------------------------------------------------------------------------- the read side
 
     def get(self, job_id: str) -> Job | None:
-        found = row_json.jobs_from(self._rows("get", {"id": job_id}))
+        found = row_json.jobs_from(self._one("get", {"id": job_id}))
         return found[0] if found else None
 
     def find(self, where: Filter) -> list[Job]:
@@ -351,18 +352,18 @@ class SqliteStore:
         values["states"] = row_json.encode(where.states).decode() if where.states else None
         values["ids"] = row_json.encode(where.ids).decode() if where.ids is not None else None
         if where.ids is not None:
-            return row_json.jobs_from(self._rows("find_ids", values))
+            return row_json.jobs_from(self._one("find_ids", values))
         if where.worker is not None and where.states and State.RUNNING not in where.states:
             return []  # only a running job has a worker
         if where.worker is not None:
-            return row_json.jobs_from(self._rows("find_worker", values))
+            return row_json.jobs_from(self._one("find_worker", values))
         if where.states == (State.RUNNING,):
-            return row_json.jobs_from(self._rows("find_running", values))
+            return row_json.jobs_from(self._one("find_running", values))
         if where.workflow or where.asking:  # only a workflow asks
-            return row_json.jobs_from(self._rows("find_workflows", values))
+            return row_json.jobs_from(self._one("find_workflows", values))
         if len(where.states) == 1 and where.states[0] not in (State.READY, State.DONE):
-            return row_json.jobs_from(self._rows("find_aside", {**values, "state": where.states[0].value}))
-        return row_json.jobs_from(self._rows("find", values))
+            return row_json.jobs_from(self._one("find_aside", {**values, "state": where.states[0].value}))
+        return row_json.jobs_from(self._one("find", values))
 
     def counts(self) -> dict[str, dict[State, int]]:
         result: dict[str, dict[State, int]] = {}
@@ -383,7 +384,7 @@ class SqliteStore:
         values["kinds"] = row_json.encode(kinds).decode() if kinds else None
         recent = "journal_since" if kinds and since is not None else "journal_all"
         query = recent if job_id is None else "journal"
-        return [row_json.event_from(row) for row in row_json.rows_from(self._one(query, values))]
+        return row_json.events_from(self._one(query, values))
 
     def journals(self, job_ids: Sequence[str], limit: int) -> dict[str, list[Event]]:
         values = {"job_ids": row_json.encode(job_ids).decode(), "limit": limit}
@@ -452,7 +453,7 @@ class SqliteStore:
         values = asked | row_json.lease_token(settled)
         self._take_note()
         with self._db.reading() as db:
-            return row_json.standing_from(db.execute(Q["standing"], values).fetchone())
+            return row_json.standing_from(row_of(db, "standing", values))
 
     def doubt(self, seen: int, doubt: Doubt) -> None:
         values = msgspec.structs.asdict(doubt) | {"incarnation": seen, "wall": self._clock.wall()}
@@ -492,9 +493,17 @@ class SqliteStore:
         return gone if len(gone) < len(_TABLES) else []
 
     def check(self) -> list[str]:
+        return self.damage() + [str(row) for row in self.unreadable()]
+
+    def damage(self) -> list[str]:
+        """Say what is wrong with the file."""
         if gone := self.missing():
             return [f"the table {name} is missing" for name in gone]
         return facts.damage(self._db)
+
+    def unreadable(self) -> list[UnreadableRow]:
+        """Read every row, and name those that another program has damaged."""
+        return [] if self.missing() or not self.schema().found else unreadable.find(self._db)
 
     def condition(self) -> SqliteFacts:
         """Say what is known of the file and of what surrounds it."""
@@ -522,17 +531,13 @@ class SqliteStore:
                 db.execute(Q["doubt_noted"], msgspec.structs.asdict(noted) | {"wall": self._clock.wall()})
             wal.remove_note(path)
 
-    def _rows(self, query: str, values: Mapping[str, Any]) -> str:
+    def _one(self, query: str, values: Mapping[str, Any] | None = None) -> str:
         with self._db.reading() as db:
-            return statements.rows_of_jobs(db, query, values)
-
-    def _one(self, query: str, values: Mapping[str, Any] | None = None) -> Any:
-        with self._db.reading() as db:
-            return db.execute(Q[query], values or {}).fetchone()[0]
+            return text_of(db, query, values)
 
     def _lanes(self, db: sqlite3.Connection, queues: Sequence[str]) -> tuple[list[list[Any]], dict[str, Queue]]:
         """Return the (queue, priority) pairs that have ready jobs without a group, and what is set for the queues."""
-        lanes, set_for = db.execute(Q["claim_lanes"], {"queues": row_json.encode(queues).decode()}).fetchone()
+        lanes, set_for = row_of(db, "claim_lanes", {"queues": row_json.encode(queues).decode()})
         return row_json.rows_from(lanes), {queue.name: queue for queue in row_json.queues_from(set_for)}
 
     def _is_of_a_dead_boot(self, worker: Worker) -> bool:
@@ -622,7 +627,7 @@ class SqliteStore:
 
     def schedules(self) -> list[Schedule]:
         with self._db.reading() as db:
-            return list(row_json.schedules_from(db.execute(Q["schedules"]).fetchone()[0]))
+            return list(row_json.schedules_from(text_of(db, "schedules")))
 
     def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
         point("fire.before")
@@ -657,7 +662,7 @@ class SqliteStore:
 
     def published(self, names: Sequence[str] | None = None) -> list[PublishedTask]:
         values = {"names": None if names is None else row_json.encode(list(names)).decode()}
-        return row_json.published_from(self._rows("published", values))
+        return row_json.published_from(self._one("published", values))
 
     def forget_task(self, name: str) -> bool:
         with self._db.writing() as db:
@@ -677,7 +682,7 @@ class SqliteStore:
     def steps(self, job_id: str, after: int = 0, limit: int = 1000, *, aside: bool = False) -> list[Step]:
         values = {"id": job_id, "after": after, "limit": limit}
         with self._db.reading() as db:
-            return row_json.steps_from(db.execute(Q["steps_aside" if aside else "steps"], values).fetchone()[0])
+            return row_json.steps_from(text_of(db, "steps_aside" if aside else "steps", values))
 
     def signal(self, signal: Signal) -> Reply:
         with self._db.writing() as db:
@@ -688,7 +693,7 @@ class SqliteStore:
         with self._db.reading() as db:
             # The count first: what comes in between is then among the signals, and only looks newer than it is.
             row = db.execute(Q["inbox"], {"id": job_id}).fetchone()
-            signals = row_json.signals_from(db.execute(Q["inbox_signals"], values).fetchone()[0])
+            signals = row_json.signals_from(text_of(db, "inbox_signals", values))
         return Inbox(row[0] if row is not None else 0, signals)
 
     def wake_due(self, limit: int = 500) -> float | None:
@@ -701,7 +706,7 @@ class SqliteStore:
 
     def due_waits(self) -> list[DueWaits]:
         with self._db.reading() as db:
-            return row_json.due_waits_from(db.execute(Q["due_waits"], {"wall": self._clock.wall()}).fetchone()[0])
+            return row_json.due_waits_from(text_of(db, "due_waits", {"wall": self._clock.wall()}))
 
     def fork(self, new: NewJob, source: str, seen_fence: int, before: int, event: NewEvent) -> Added | None:
         wall = self._clock.wall()

@@ -28,6 +28,7 @@ from holdfast.stores.protocol import Reply
 from holdfast.stores.sqlite import statements
 from holdfast.stores.sqlite.connection import Connections, WriteConnection, is_outage
 from holdfast.stores.sqlite.records import write_records
+from holdfast.stores.sqlite.rows import Q
 
 
 class SqliteTransaction:
@@ -46,7 +47,7 @@ class SqliteTransaction:
             try:
                 db.begin(connection=self.connection)
                 token = {"id": lease.job_id, "fence": lease.fence, "claim_id": lease.claim_id}
-                if self.connection.execute(statements.Q["transaction"], token).fetchone() is None:
+                if self.connection.execute(Q["transaction"], token).fetchone() is None:
                     raise LeaseLost(f"job {lease.job_id}: this attempt no longer holds the lease")
                 self.connection.lend()
                 self._timer.start()

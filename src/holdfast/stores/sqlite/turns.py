@@ -12,9 +12,7 @@ from typing import Any
 from holdfast.core import limits
 from holdfast.core.limits import UNGROUPED, Group, Queue
 from holdfast.stores import row_json
-from holdfast.stores.sql import load_queries
-
-Q = load_queries("holdfast.stores.sqlite")
+from holdfast.stores.sqlite.rows import Q, text_of
 
 
 def take(db: sqlite3.Connection, queue: Queue, wanted: int, values: Mapping[str, Any]) -> tuple[int, bool]:
@@ -32,7 +30,7 @@ def take(db: sqlite3.Connection, queue: Queue, wanted: int, values: Mapping[str,
     booked_until = _booked_until(db, queue)
     free = limits.room(held, running, booked_until, values["wall"], wanted)
     taken, whole = 0, True
-    lanes = row_json.rows_from(db.execute(Q["claim_priorities"], asked).fetchone()[0]) if free else []
+    lanes = row_json.rows_from(text_of(db, "claim_priorities", asked)) if free else []
     for priority, cursor in lanes:
         lane = {**asked, "priority": priority, "cursor": cursor if cursor is not None else UNGROUPED}
         got, saw_all = _take_turns(db, lane, free - taken)
@@ -49,7 +47,7 @@ def _booked_until(db: sqlite3.Connection, queue: Queue) -> float:
     """Return the mark of the rate as it is now: another turn of this claim may have moved it."""
     if queue.limits.rate is None:
         return 0.0
-    return float(row_json.queues_from(db.execute(Q["queues"], {"queue": queue.name}).fetchone()[0])[0].booked_until)
+    return float(row_json.queues_from(text_of(db, "queues", {"queue": queue.name}))[0].booked_until)
 
 
 def _take_turns(db: sqlite3.Connection, lane: dict[str, Any], free: int) -> tuple[int, bool]:
@@ -57,13 +55,13 @@ def _take_turns(db: sqlite3.Connection, lane: dict[str, Any], free: int) -> tupl
     if free <= 0:
         return 0, True
     bounds = {"enough": free + limits.SPARE_GROUPS, "probes": limits.PROBES_MAX, "all": limits.LIMIT_MAX}
-    walked = row_json.rows_from(db.execute(Q["claim_walk"], {**lane, **bounds}).fetchone()[0])
+    walked = row_json.rows_from(text_of(db, "claim_walk", {**lane, **bounds}))
     found = [Group(name, places) for name, places in walked if places > 0]
     due: dict[str, list[int]] = {}
     if found:
         names = row_json.encode([group.name for group in found]).decode()
         asked = {**lane, "groups": names, "most": limits.most_of_each(free, len(found))}
-        for name, seq in row_json.rows_from(db.execute(Q["claim_candidates"], asked).fetchone()[0]):
+        for name, seq in row_json.rows_from(text_of(db, "claim_candidates", asked)):
             due.setdefault(name, []).append(seq)
     turns = list(limits.take_turns(found, due, free))
     if turns:
