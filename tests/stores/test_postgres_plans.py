@@ -11,6 +11,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Filter
 from holdfast.stores.postgres.connection import Connections, Cursor
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.row_json import rows_from
 from tests.factory import enrol, make_job
 from tests.servers import PostgresServer
 
@@ -203,3 +204,26 @@ def test_a_claim_by_turns_leaps_over_the_jobs_of_full_groups(server: PostgresSer
             store.retire(each.id, "the test is over")
         store.close()
         server.execute("DROP SCHEMA plans_turns CASCADE")
+
+
+def test_a_look_on_behalf_of_the_fleet_reads_no_jobs_of_tomorrow(server: PostgresServer) -> None:
+    """However many there are, of however many queues, priorities and groups; and it counts those that are due."""
+    store = PostgresStore(f"{server.url}?schema=plans_look")
+    store.migrate()
+    read = "SELECT idx_tup_fetch + seq_tup_read FROM pg_stat_xact_user_tables WHERE relid = 'plans_look.job'::regclass"
+    try:
+        for group in (None, "g"):
+            later = {"run_at": 4e9, "group": group}
+            store.add([make_job(queue=f"q{n % 20:02}", priority=n % 5, **later) for n in range(20_000)])
+            store.add([make_job(queue="q03", run_at=1.0, group=group) for _ in range(3)])
+        with store._hot._open_pool().connection() as db, db.transaction():
+            before = (db.execute(read).fetchone() or (0,))[0]
+            found = db.execute(store._hot["wake_sleepers"], {"limit": 100}, prepare=True).fetchone()
+            after = (db.execute(read).fetchone() or (0,))[0]
+        assert found is not None
+        [[queue, jobs, _]] = rows_from(found[0])
+        assert (queue, jobs) == ("q03", 6)
+        assert after - before < 500
+    finally:
+        store.close()
+        server.execute("DROP SCHEMA plans_look CASCADE")

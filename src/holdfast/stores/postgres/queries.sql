@@ -1793,14 +1793,15 @@ FROM slept;
 
 -- name: wake_sleepers
 -- For each queue that is not paused and has something due: how much there is of it, as far as it is worth counting, and
--- its newest job. Queues and priorities are found by leaping, as in `due`. It is one look for what is due.
+-- its newest job. Queues and priorities are found by leaping, as in `due`; jobs with a group have an index of their own,
+-- in which they stand by the time alone. It is one look for what is due.
 WITH RECURSIVE clock AS MATERIALIZED (
     SELECT extract(epoch FROM clock_timestamp())::float8 AS wall
 ),
 lane (queue, priority) AS (
     (
         SELECT job.queue, job.priority FROM {schema}.job AS job
-        WHERE job.state = 'ready'
+        WHERE job.state = 'ready' AND job.grp IS NULL
         ORDER BY job.queue, job.priority DESC
         LIMIT 1
     )
@@ -1810,35 +1811,70 @@ lane (queue, priority) AS (
     CROSS JOIN LATERAL (
         (
             SELECT job.queue, job.priority FROM {schema}.job AS job
-            WHERE job.state = 'ready' AND job.queue = lane.queue AND job.priority < lane.priority
+            WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue = lane.queue AND job.priority < lane.priority
             ORDER BY job.queue, job.priority DESC
             LIMIT 1
         )
         UNION ALL
         (
             SELECT job.queue, job.priority FROM {schema}.job AS job
-            WHERE job.state = 'ready' AND job.queue > lane.queue
+            WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue > lane.queue
             ORDER BY job.queue, job.priority DESC
             LIMIT 1
         )
         LIMIT 1
     ) AS next
 ),
-found AS MATERIALIZED (
-    SELECT lane.queue, sum(due.jobs) AS jobs, max(due.newest) AS newest
+grouped (queue) AS (
+    (
+        SELECT job.queue FROM {schema}.job AS job
+        WHERE job.state = 'ready' AND job.grp IS NOT NULL
+        ORDER BY job.queue, job.run_at
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.queue
+    FROM grouped
+    CROSS JOIN LATERAL (
+        SELECT job.queue FROM {schema}.job AS job
+        WHERE job.state = 'ready' AND job.grp IS NOT NULL AND job.queue > grouped.queue
+        ORDER BY job.queue, job.run_at
+        LIMIT 1
+    ) AS next
+),
+counted AS (
+    SELECT lane.queue, due.*
     FROM lane
     CROSS JOIN LATERAL (
         SELECT count(*) AS jobs, max(few.seq) AS newest
         FROM (
             SELECT job.seq FROM {schema}.job AS job
-            WHERE job.state = 'ready' AND job.queue = lane.queue AND job.priority = lane.priority
+            WHERE job.state = 'ready' AND job.grp IS NULL
+                AND job.queue = lane.queue AND job.priority = lane.priority
                 AND job.run_at <= (SELECT wall FROM clock)
+            ORDER BY job.run_at
             LIMIT %(limit)s::bigint
         ) AS few
     ) AS due
-    WHERE due.jobs > 0
-        AND NOT EXISTS (SELECT FROM {schema}.queue WHERE queue.name = lane.queue AND queue.paused)
-    GROUP BY lane.queue
+    UNION ALL
+    SELECT grouped.queue, due.*
+    FROM grouped
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS jobs, max(few.seq) AS newest
+        FROM (
+            SELECT job.seq FROM {schema}.job AS job
+            WHERE job.state = 'ready' AND job.grp IS NOT NULL AND job.queue = grouped.queue
+                AND job.run_at <= (SELECT wall FROM clock)
+            ORDER BY job.run_at
+            LIMIT %(limit)s::bigint
+        ) AS few
+    ) AS due
+),
+found AS MATERIALIZED (
+    SELECT queue, sum(jobs) AS jobs, max(newest) AS newest
+    FROM counted
+    WHERE jobs > 0 AND NOT EXISTS (SELECT FROM {schema}.queue WHERE queue.name = counted.queue AND queue.paused)
+    GROUP BY queue
 )
 SELECT coalesce(json_agg(json_build_array(queue, jobs, newest)), '[]')::text, {slept}, (
     SELECT nextval('{schema}.due_looks')
