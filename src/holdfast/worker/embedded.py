@@ -39,6 +39,7 @@ class EmbeddedWorker:
         self._runner: Runner | None = None
         self._thread: threading.Thread | None = None
         self._raised: BaseException | None = None
+        self._has_left = False  # it needs the store no more, though its thread may not have ended yet
 
     @property
     def name(self) -> str:
@@ -48,7 +49,7 @@ class EmbeddedWorker:
     @property
     def is_running(self) -> bool:
         """Say whether it claims jobs or still runs some."""
-        return self._thread is not None and self._thread.is_alive()
+        return self._thread is not None and self._thread.is_alive() and not self._has_left
 
     def start(self) -> Self:
         """Start it, and return it once it claims jobs. Raises what keeps it from starting."""
@@ -114,6 +115,7 @@ class EmbeddedWorker:
         except BaseException as error:
             self._raised = error
         finally:
+            self._has_left = True
             app.closing.end(work)
             runner.ready.set()
 
