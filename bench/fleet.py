@@ -22,7 +22,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
-from ground import cpu_seconds
+from noise import cpu_seconds
 from watch import stop
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

@@ -128,18 +128,3 @@ def worker(bed: Bed, *options: str, app: str = "tasks:app", ready: bool = False)
             raise
         finally:
             stop(process, signal.SIGTERM)
-
-
-def family(pid: int) -> list[int]:
-    """Return a process and its living descendants."""
-    found = [pid]
-    for each in found:
-        for thread in Path("/proc", str(each), "task").iterdir():
-            found += map(int, (thread / "children").read_text().split())
-    return found
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process and its living descendants so far, to the nanosecond."""
-    threads = [thread for each in family(pid) for thread in Path("/proc", str(each), "task").iterdir()]
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9

@@ -103,3 +103,18 @@ def _file_system(folder: Path) -> str:
         return "unknown"
     above = [(place, kind) for place, kind in mounts if folder.resolve().is_relative_to(place)]
     return max(above, key=lambda each: len(each[0]))[1] if above else "unknown"
+
+
+def family(pid: int) -> list[int]:
+    """Return a process and its living descendants."""
+    found = [pid]
+    for each in found:
+        for thread in Path("/proc", str(each), "task").iterdir():
+            found += map(int, (thread / "children").read_text().split())
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the CPU time of a process and its living descendants so far, to the nanosecond."""
+    threads = [thread for each in family(pid) for thread in Path("/proc", str(each), "task").iterdir()]
+    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in threads) / 1e9

@@ -15,7 +15,7 @@ from pathlib import Path
 import noise
 import psutil
 import psycopg
-from ground import cpu_seconds, family
+from noise import cpu_seconds, family
 from stores import Bed, PostgresBed
 
 from holdfast.core.capacity import Cost

@@ -15,7 +15,8 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 import peers
-from ground import FULL, Ground, cpu_seconds, family, fill, worker
+from ground import FULL, Ground, fill, worker
+from noise import cpu_seconds, family
 from stores import BATCH, CLOCK, STORES, SqliteBed
 from tasks import make_app
 from watch import watch

@@ -27,7 +27,8 @@ from typing import Any
 import peers
 from bench import home
 from flows import app
-from ground import HERE, QUICK, Ground, cpu_seconds, worker
+from ground import HERE, QUICK, Ground, worker
+from noise import cpu_seconds
 from stores import STORES, Bed, PostgresBed, SqliteBed, database
 from watch import counter, watch
 
