@@ -243,6 +243,8 @@ class Signature:
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return the call as text, defaults left out; or raise `PayloadError` naming the argument and what to do."""
+        if not args and not kwargs and self._codec is JSON and not self._required:
+            return "{}"
         return self._text(self._lowered(args, kwargs))
 
     def _lowered(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,9 @@ import logging
 import math
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -348,6 +349,21 @@ def new_job(job: NewJob) -> list[Any]:
         *policy(job.policy),
         *(job.workflow, job.parent, job.group),
     ]
+
+
+_OWN = ("id", "payload", "key")
+_shared = attrgetter(*(name for name in NewJob.__struct_fields__ if name not in _OWN))
+
+
+def are_alike(jobs: Sequence[NewJob]) -> bool:
+    """Say whether the jobs differ in their id, payload and key only."""
+    first = _shared(jobs[0])
+    return all(_shared(job) == first for job in jobs)
+
+
+def own_part(job: NewJob) -> tuple[str, str, str | None]:
+    """Return what jobs that are alike differ in."""
+    return job.id, job.payload, job.key
 
 
 def policy(declared: Policy) -> list[Any]:

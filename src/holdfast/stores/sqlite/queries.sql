@@ -96,6 +96,17 @@ VALUES (
 )
 ON CONFLICT DO NOTHING;
 
+-- name: add_alike
+-- The same for many jobs that differ in their id, payload and key only: a third of the cost.
+INSERT INTO holdfast_job (
+    {new_job}
+)
+SELECT
+    value ->> 0, ?, ?, value ->> 1, value ->> 2, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+FROM json_each(?)
+WHERE true
+ON CONFLICT DO NOTHING;
+
 -- name: add_answers
 -- For each wanted job: the id that is stored, and whether it was there before :last.
 SELECT json_group_array(json_array(coalesce(own.id, holder.id), coalesce(own.seq, holder.seq) <= :last))

@@ -35,15 +35,26 @@ class NewRows:
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
         self._jobs = jobs
-        self._values = [row_json.new_job(job) for job in jobs]
-        self._rows = row_json.encode(self._values).decode() if len(jobs) > 1 else ""
+        self._first = row_json.new_job(jobs[0])
+        self._are_alike = len(jobs) > 1 and row_json.are_alike(jobs)
+        if self._are_alike:
+            self._rows = row_json.encode([row_json.own_part(job) for job in jobs]).decode()
+        else:
+            self._rows = self._all_values() if len(jobs) > 1 else ""
+
+    def _all_values(self) -> str:
+        return row_json.encode([row_json.new_job(job) for job in self._jobs]).decode()
 
     def add(self, db: Executes, wall: float) -> list[Added]:
         """Store them; see the function `add`."""
-        jobs, values = self._jobs, self._values
+        jobs = self._jobs
+        id, task, queue, payload, key, priority, run_at, delay_s, *rest = self._first
         if len(jobs) == 1:
-            before, delay_s, after = values[0][:7], values[0][7], values[0][8:]
-            stored = db.execute(Q["add_one"], [*before, wall, delay_s, wall, *after])
+            one = [id, task, queue, payload, key, priority, run_at, wall, delay_s, wall, *rest]
+            stored = db.execute(Q["add_one"], one)
+        elif self._are_alike:
+            alike = [task, queue, priority, run_at, wall, delay_s, wall, *rest, self._rows]
+            stored = db.execute(Q["add_alike"], alike)
         else:
             stored = db.execute(Q["add"], {"jobs": self._rows, "wall": wall})
         if grouped := {job.queue for job in jobs if job.group is not None}:
@@ -52,7 +63,7 @@ class NewRows:
             return [Added(job.id, False) for job in jobs]
         # Rows are numbered without gaps inside a transaction: what lies below the new ones was there before.
         last = (stored.lastrowid or 0) - stored.rowcount if stored.rowcount else sys.maxsize
-        rows = {"jobs": self._rows or row_json.encode(values).decode(), "last": last}
+        rows = {"jobs": self._all_values(), "last": last}
         return _answers(jobs, row_json.rows_from(db.execute(Q["add_answers"], rows).fetchone()[0]))
 
 
