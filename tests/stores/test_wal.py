@@ -119,6 +119,33 @@ def test_a_commit_into_a_deleted_wal_is_refused_and_what_was_there_before_is_sav
     assert jobs_seen_elsewhere(file) == kept
 
 
+def test_a_write_that_fails_says_that_its_files_were_removed(file: Path, store: SqliteStore) -> None:
+    """A worker that the old files do not know would enrol again and again."""
+    add(store)
+    remove(file, "-wal")
+    with pytest.raises(FileReplaced):
+        store.claim("unknown", "claim", ["default"], ["t"], 1)
+
+
+def test_a_read_says_that_its_files_were_removed(file: Path, store: SqliteStore) -> None:
+    job = add(store)
+    assert store.get(job.id) is not None
+    remove(file, "-wal")
+    with pytest.raises(FileReplaced):
+        store.get(job.id)
+
+
+def test_a_write_that_waits_for_a_removed_file_says_that_it_was_removed(file: Path, store: SqliteStore) -> None:
+    impatient = SqliteStore(f"sqlite:///{file}?busy_s=0.1")
+    add(impatient)
+    with closing(sqlite3.connect(file, isolation_level=None)) as another:
+        another.execute("BEGIN IMMEDIATE")
+        remove(file, "-wal")
+        with pytest.raises(FileReplaced):
+            add(impatient)
+    impatient.close()
+
+
 @pytest.mark.parametrize("ends", BESIDE, ids=" ".join)
 def test_a_process_whose_files_were_removed_never_writes_again(
     file: Path, store: SqliteStore, ends: tuple[str, ...], caplog: pytest.LogCaptureFixture

@@ -60,6 +60,8 @@ class CommitWatch(threading.Event):
         return True
 
     def set(self) -> None:
+        if self.is_set():  # the thread that clears it looks after that, and sees this change too
+            return
         super().set()
         with contextlib.suppress(BlockingIOError):  # it is full: that is as good as one more
             os.write(self._hand, b"\0")

@@ -2,6 +2,10 @@
 
 Every write is one short `BEGIN IMMEDIATE` transaction. Threads of this process queue on a lock of their own before
 they go to SQLite's, because SQLite lets waiters sleep and does not keep a queue.
+
+Every call looks once whether the files are still the ones that this process has open. A read looks before it begins. A
+write looks right before it commits, because an open transaction has changed nothing that others use, and looks again if
+it fails, because the files may be the reason.
 """
 
 from __future__ import annotations
@@ -118,7 +122,7 @@ class Connections:
         self._watch: sqlite3.Connection | None = None
         self._anchor: sqlite3.Connection | None = None  # as long as it is open, SQLite keeps the WAL that is there
         self._beside: wal.Files | None = None  # the files that it has opened
-        self._sound_at = clock.wall()  # when all files were last seen to be ours
+        self._sound_at = clock.lease()  # when all files were last seen to be ours
         self._closed = False
         self._refusal: str | None = None
         self._links = 1  # names of the file, when it was last looked at
@@ -136,6 +140,7 @@ class Connections:
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Lend a connection for reading; each statement sees one consistent state."""
+        self._check_identity()
         connection = self._borrow()
         try:
             yield connection
@@ -154,6 +159,8 @@ class Connections:
                 self.commit(connection)
             except BaseException as error:
                 self.undo(connection)
+                if isinstance(error, Exception) and not isinstance(error, FileReplaced):
+                    self._check_identity()
                 if isinstance(error, sqlite3.Error):
                     raise self.explain(error) from error
                 raise
@@ -222,13 +229,14 @@ class Connections:
                 raise_pending()
                 pause(nap_s)
                 nap_s = min(nap_s * 1.5, 0.01)
-            self._check_inside(db)
             self._inside = db
             return db
         except BaseException as error:
             self._write_lock.give(db)
             if connection is None:
                 self._give_back(db)
+            if isinstance(error, Exception):
+                self._check_identity()
             if isinstance(error, sqlite3.Error):
                 raise self.explain(error) from error
             raise
@@ -243,8 +251,8 @@ class Connections:
         return True
 
     def commit(self, connection: sqlite3.Connection) -> None:
-        """Commit what `begin` has opened."""
-        self._check_inside(connection)
+        """Commit what `begin` has opened, unless that would be lost, or destroy the files of others."""
+        self._check_identity(connection)
         if self._turn is None:
             connection.execute("COMMIT")
         else:
@@ -327,7 +335,6 @@ class Connections:
         return connection
 
     def _borrow(self, kind: type[sqlite3.Connection] = sqlite3.Connection) -> sqlite3.Connection:
-        self._check_identity()
         if self._anchor is None and not self._closed:
             self._hold_wal()
         with self._lock:
@@ -403,7 +410,7 @@ class Connections:
             self._lose()
         if found.st_nlink != self._links:
             self._note_links(found.st_nlink)
-        self._sound_at = self._clock.wall()
+        self._sound_at = self._clock.lease()
 
     def _note_links(self, links: int) -> None:
         """Log, once, that the file has another name. This process continues: its own name is the one in use."""
@@ -413,14 +420,6 @@ class Connections:
                 "%s; this process continues, but a program that starts later may be refused",
                 names.too_many_names(self._name, links),
             )
-
-    def _check_inside(self, connection: sqlite3.Connection) -> None:
-        """The same, in a write transaction: what is written now would be lost, or destroy the new files."""
-        try:
-            self._check_identity(connection)
-        except StoreError:
-            self.undo(connection)
-            raise
 
     def _note_replaced(self, by: str) -> None:
         """Leave a note, once, that a file in use is gone or has another in its place: nobody who comes now can know.
@@ -433,7 +432,8 @@ class Connections:
 
     def _note(self, doubt: Doubt) -> None:
         who = f"process {os.getpid()}"
-        wal.leave_note(self.options.path, msgspec.structs.replace(doubt, worker=who, at=self._sound_at))
+        at = self._clock.wall() - (self._clock.lease() - self._sound_at)
+        wal.leave_note(self.options.path, msgspec.structs.replace(doubt, worker=who, at=at))
 
     # -------------------------------------------------------------------------------------- the WAL
 

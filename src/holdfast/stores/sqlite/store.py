@@ -111,15 +111,15 @@ class SqliteStore:
             with self._db.writing() as db:
                 locked_at = self._clock.lease()
                 answers = rows.add(db, self._clock.wall())
-            self._note_lock(len(jobs), self._clock.lease() - locked_at)
+            if len(jobs) >= self.add_at_once // 2:
+                self._note_lock(len(jobs), self._clock.lease() - locked_at)
         point("add.after")
         return answers
 
     def _note_lock(self, jobs: int, held_s: float) -> None:
         """Choose how many jobs to store at once, so that the write lock is held for half of what is allowed."""
-        if jobs >= self.add_at_once // 2:
-            fitting = int(jobs * ADD_LOCK_S / 2 / max(held_s, 1e-6))
-            self.add_at_once = max(ADD_LEAST, min(fitting, self.add_at_once * 2, ADD_MOST))
+        fitting = int(jobs * ADD_LOCK_S / 2 / max(held_s, 1e-6))
+        self.add_at_once = max(ADD_LEAST, min(fitting, self.add_at_once * 2, ADD_MOST))
 
     def claim(
         self,

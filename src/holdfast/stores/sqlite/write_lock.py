@@ -31,13 +31,16 @@ class WriteLock:
             with self._condition:
                 if self.is_of_this_thread:  # it would wait for itself, or block the event loop that the holder needs
                     return False
-                if self._condition.wait_for(lambda: self._holder is None, max(0.0, min(_SLICE_S, left_s))):
+                if self._holder is None or self._condition.wait_for(self._is_free, max(0.0, min(_SLICE_S, left_s))):
                     self._holder, self._thread, self._task = token, threading.get_ident(), _current_task()
                     return True
             left_s -= _SLICE_S
             if left_s <= 0:
                 return False
             raise_pending()
+
+    def _is_free(self) -> bool:
+        return self._holder is None
 
     @property
     def is_of_this_thread(self) -> bool:
@@ -64,7 +67,5 @@ class WriteLock:
 
 
 def _current_task() -> asyncio.Task[Any] | None:
-    try:
-        return asyncio.current_task()
-    except RuntimeError:  # no event loop runs in this thread
-        return None
+    loop = asyncio._get_running_loop()  # the public one raises where none runs, which costs more than the lock
+    return None if loop is None else asyncio.current_task(loop)
