@@ -8,15 +8,16 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import functools
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from holdfast.app import App
-from holdfast.enqueueing import ADD_AT_ONCE, EnqueueStream, OnProgress, StreamProgress
+from holdfast.by_name import draft_by_name
+from holdfast.enqueueing import ADD_AT_ONCE, EnqueueStream, OnProgress, StreamProgress, check_draft
 from holdfast.errors import UsageError
 from holdfast.jobs import Job
 from holdfast.stores.caller_connection import lend
-from holdfast.tasks import Draft
+from holdfast.tasks import Draft, EnqueueOptions
 
 if TYPE_CHECKING:
     from holdfast.admin import AsyncAdmin
@@ -53,6 +54,7 @@ class AsyncEnqueueStream(AsyncIterator[StreamProgress]):
     ) -> None:
         self._drafts = aiter(drafts) if isinstance(drafts, AsyncIterable) else None
         plain = () if isinstance(drafts, AsyncIterable) else drafts
+        self._app = app
         self._stream = EnqueueStream(app, plain, chunk, on_progress)
         self._step: asyncio.Task[StreamProgress | None] | None = None
         self._is_busy = False
@@ -74,6 +76,8 @@ class AsyncEnqueueStream(AsyncIterator[StreamProgress]):
         if self._step is None or self._step.cancelled():
             if self._drafts is not None:
                 await self._fill(self._drafts)
+            elif self._app.enqueue_layers.has_async:
+                self._stream.apply = functools.partial(self._apply_in, asyncio.get_running_loop())
             self._step = asyncio.create_task(asyncio.to_thread(next, self._stream, None))
         try:
             progress = await asyncio.shield(self._step)
@@ -82,6 +86,10 @@ class AsyncEnqueueStream(AsyncIterator[StreamProgress]):
             raise
         self._step = None
         return progress
+
+    def _apply_in(self, loop: asyncio.AbstractEventLoop, draft: Draft[Any]) -> Draft[Any]:
+        """Let async layers run on the loop of the caller, from the thread that iterates."""
+        return asyncio.run_coroutine_threadsafe(self._app.enqueue_layers.aapply(draft), loop).result()
 
     async def _fill(self, drafts: AsyncIterator[Draft[Any]]) -> None:
         while not self._stream.is_full:
@@ -101,7 +109,8 @@ class AsyncEnqueueStream(AsyncIterator[StreamProgress]):
                 self._stream.note_failure(error)
                 raise
             self._was_cancelled = False
-            self._stream.take(draft)
+            check_draft(self._app, draft)
+            self._stream.keep(await self._app.enqueue_layers.aapply(draft))
 
 
 class AsyncApp:
@@ -120,13 +129,16 @@ class AsyncApp:
 
     async def enqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Job[R]]:
         wanted = list(drafts)
+        for draft in wanted:
+            check_draft(self._app, draft)
+        wanted = [await self._app.enqueue_layers.aapply(draft) for draft in wanted]
         connections = {id(draft.connection): draft.connection for draft in wanted if isinstance(draft, Draft)}
         connection = connections.popitem()[1] if len(connections) == 1 else None
         if connection is None:
-            return await asyncio.to_thread(self._app.enqueue_many, wanted)
+            return await asyncio.to_thread(self._app._store_drafts, wanted)
 
         def store(lent: object) -> list[Job[R]]:
-            return self._app.enqueue_many([dataclasses.replace(draft, connection=lent) for draft in wanted])
+            return self._app._store_drafts([dataclasses.replace(draft, connection=lent) for draft in wanted])
 
         return await lend(connection, store)
 
@@ -143,7 +155,14 @@ class AsyncApp:
 
     enqueue_stream.__doc__ = App.enqueue_stream.__doc__
 
-    enqueue_by_name = _awaited(App.enqueue_by_name)
+    async def enqueue_by_name(
+        self, task: str, arguments: Mapping[str, Any] | Sequence[Any] = (), /, **options: Unpack[EnqueueOptions]
+    ) -> Job[Any]:
+        draft = await asyncio.to_thread(draft_by_name, self._app, task, arguments, options)
+        return (await self.enqueue_many([draft]))[0]
+
+    enqueue_by_name.__doc__ = App.enqueue_by_name.__doc__
+
     task_named = _awaited(App.task_named)
     get = _awaited(App.get)
     find = _awaited(App.find)

@@ -29,6 +29,7 @@ from holdfast.core.retention import Age, Retention
 from holdfast.core.schedule import every
 from holdfast.core.text import check_storable
 from holdfast.core.verdict import Verdict
+from holdfast.enqueue_middleware import EL, EnqueueMiddleware
 from holdfast.enqueueing import ADD_AT_ONCE, EnqueueStream, OnProgress, StreamProgress, check_draft, store_many
 from holdfast.errors import IllegalMove, NotFound, Refused, UnknownTask, UsageError
 from holdfast.forks import importing
@@ -118,6 +119,7 @@ class App:
         self._clock: Clock = clock if clock is not None else SystemClock()
         self.hooks = Hooks()
         self.layers = Middleware()
+        self.enqueue_layers = EnqueueMiddleware()
         self.resources = Resources()
         self.worker_hooks = WorkerHooks()
         self.around: set[str] = set()  # modules that declare middleware, resources or worker hooks
@@ -295,6 +297,14 @@ class App:
         self.around.add(module_of_caller())
         return self.layers.add(layer)
 
+    def enqueue_middleware(self, layer: EL) -> EL:
+        """Let a function see, change or refuse each job before it is stored: `@app.enqueue_middleware`.
+
+        It takes the draft and returns it, or `draft.using(…)`; what it raises reaches the caller, and nothing is
+        stored. The first declared comes first. An async one is for awaited enqueues only. See docs/middleware.md.
+        """
+        return self.enqueue_layers.add(layer)
+
     def resource(self, kind: type[T], opener: Opener[T]) -> None:
         """Say how tasks get a `kind`, such as a pool of connections. It is opened once in each process that needs it.
 
@@ -428,6 +438,10 @@ class App:
         wanted = list(drafts)
         for draft in wanted:
             check_draft(self, draft)
+        return self._store_drafts([self.enqueue_layers.apply(draft) for draft in wanted])
+
+    def _store_drafts(self, wanted: list[Draft[R]]) -> list[Job[R]]:
+        """Store drafts that have passed the enqueue middleware."""
         connections = {id(draft.connection): draft.connection for draft in wanted}
         if len(connections) > 1:
             raise UsageError("these jobs are for several connections; enqueue those of each connection by themselves")
@@ -469,7 +483,7 @@ class App:
 
     def _enqueue(self, draft: Draft[R]) -> Job[R]:
         """Store one job of a task of ours."""
-        if draft.connection is not None:
+        if draft.connection is not None or self.enqueue_layers:
             return self.enqueue_many([draft])[0]
         [added] = self.store.add([draft.new])
         self._note_added(added.id)

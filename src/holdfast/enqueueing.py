@@ -44,6 +44,7 @@ class EnqueueStream(Iterator[StreamProgress]):
         self._batch: list[NewJob] = []  # what is not stored yet
         self._characters = 0
         self._one_at_a_time = threading.Lock()
+        self.apply: Callable[[Draft[Any]], Draft[Any]] = app.enqueue_layers.apply
         self.began = False
         self.total = 0
 
@@ -83,6 +84,10 @@ class EnqueueStream(Iterator[StreamProgress]):
     def take(self, draft: Draft[Any]) -> None:
         """Keep a job for the next transaction."""
         check_draft(self._app, draft)
+        self.keep(self.apply(draft))
+
+    def keep(self, draft: Draft[Any]) -> None:
+        """Keep a job that has passed the enqueue middleware."""
         if draft.connection is not None:
             raise UsageError("enqueue_stream commits chunk by chunk; for a connection of yours use app.enqueue_many")
         self._batch.append(draft.new)

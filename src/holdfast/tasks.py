@@ -14,6 +14,8 @@ from pathlib import PurePath
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
+import msgspec
+
 from holdfast.core.limits import check_group
 from holdfast.core.payload import JSON, Signature, decode_value, encode_value
 from holdfast.core.policy import OnCrash, Policy, Retry
@@ -130,6 +132,24 @@ class Draft(Generic[R_co]):
     new: NewJob
     connection: Any = None  # of the caller: the job is stored by its transaction
     has_own_id: bool = False  # the caller chose it
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments in plain JSON types, by their names; those that are left out have their defaults."""
+        task = f"task {self.task.name}: the payload"
+        plain: dict[str, Any] = decode_value(self.new.payload, None, task, codec=self.task.app.codec)
+        return plain
+
+    def using(self, **options: Unpack[EnqueueOptions]) -> Draft[R_co]:
+        """Return the draft with other options, as `task.using` has them; not with another id or connection."""
+        for name in ("id", "connection"):
+            if options.get(name) is not None:
+                raise UsageError(f"a draft keeps its {name}: choose it with task.using({name}=…) before task.job(…)")
+        names = [each.name for each in dataclasses.fields(JobOptions) if each.name not in ("id", "connection")]
+        before = JobOptions(**{name: getattr(self.new, name) for name in names})
+        after = Sender(self.task, before).using(**options)._options
+        new = msgspec.structs.replace(self.new, **{name: getattr(after, name) for name in names})
+        return dataclasses.replace(self, new=new)
 
 
 class Sender(Generic[P, R]):

@@ -717,6 +717,7 @@ NOT_AWAITED = {
     "alert",
     "clock",
     "cron",
+    "enqueue_middleware",
     "every",
     "middleware",
     "named",
