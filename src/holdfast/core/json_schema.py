@@ -87,10 +87,10 @@ def _written(info: mi.Type, defs: Schema) -> Schema:
         return _row([_written(each, defs) for each in info.item_types], len(info.item_types))
     if isinstance(info, mi.BytesType | mi.ByteArrayType | mi.MemoryViewType):
         return {"type": "string", "contentEncoding": "base64"}
-    if hasattr(info, "key_type"):
+    if isinstance(info, mi.DictType):
         keys = _written(info.key_type, defs)
         named = {} if keys in ({}, {"type": "string"}) else {"propertyNames": keys}
-        values = {"additionalProperties": _written(info.value_type, defs)}  # type: ignore[attr-defined]
+        values = {"additionalProperties": _written(info.value_type, defs)}
         return {"type": "object", **named, **values, **_bounds(info, "Properties")}
     if isinstance(info, mi.CustomType):
         return _of_model(info.cls, defs)
