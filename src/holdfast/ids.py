@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import os
 import random
+import secrets
 import uuid
 
 from holdfast.clock import Clock
+from holdfast.core.access import TOKEN_PREFIX
 
 _lots = random.SystemRandom()
 
@@ -37,6 +39,11 @@ def new_id() -> str:
 def new_uuid() -> str:
     """Make a random UUID, written as people write them."""
     return str(uuid.uuid4())
+
+
+def new_secret() -> str:
+    """Make a token of the HTTP API: 32 random bytes, with a prefix by which scanners for leaked secrets know it."""
+    return f"{TOKEN_PREFIX}{secrets.token_urlsafe(32)}"
 
 
 def chance() -> float:

@@ -64,10 +64,14 @@ def declaration(app: App, spec: str, task: Any, key: str | None, tz: str, missed
 
 
 class Scheduler:
-    """The schedules of one program. A context manager: it fires while the block runs."""
+    """The schedules of one program. A context manager: it fires while the block runs.
 
-    def __init__(self, app: App, *, name: str) -> None:
+    fires_for_others: it also serves a program that declares none.
+    """
+
+    def __init__(self, app: App, *, name: str, fires_for_others: bool = False) -> None:
         self._app = app
+        self._serves = fires_for_others
         self._clock = app.clock
         self._holder = f"{name}:{new_id()}"
         self._declared_at: float | None = None  # on the lease clock
@@ -96,7 +100,7 @@ class Scheduler:
         return DutyHolder(self._store, self._clock, DUTY, self._holder, TTL_S, self._app.hooks)
 
     def __enter__(self) -> Scheduler:
-        if self._app.schedules:
+        if self._app.schedules or self._serves:
             self._service.start()
         return self
 

@@ -20,7 +20,13 @@ from tests.cli.conftest import Run, lose
 from tests.factory import add, job_in
 
 MANUAL = (Path(__file__).parent.parent.parent / "docs" / "cli.md").read_text("utf-8")
-OWN_OUTPUT = {"worker", "reaper", "jobs export", "completion"}  # a log, lines of a format of their own, a script
+OWN_OUTPUT = {
+    "server",
+    "worker",
+    "reaper",
+    "jobs export",
+    "completion",
+}  # a log, lines of a format of their own, a script
 EVERYWHERE = {"--help", "--db", "--verbose", "--quiet"}
 
 

@@ -14,6 +14,7 @@ from holdfast.cli.leaving import LEAVE_S, leave_within, raise_signals
 COMMANDS = {
     "demo": "Kill a worker with kill -9 and watch the recovery.",
     "worker": "Run jobs.",
+    "server": "Serve the HTTP API and health checks.",
     "enqueue": "Add a job.",
     "scan": "Find jobs whose worker died; recover them with --fix.",
     "reaper": "Recover jobs whose worker died, until it is stopped.",
@@ -26,6 +27,7 @@ COMMANDS = {
     "tasks": "See the tasks that workers have published, and forget old ones.",
     "schedules": "See, pause, resume, fire and forget schedules.",
     "workers": "See the workers that run jobs, and forget dead ones.",
+    "tokens": "Make, list and revoke tokens of the HTTP API.",
     "alerts": "Test the channels that notify people of trouble.",
     "doctor": "Look for trouble, and say what to do about it.",
     "simulate": "Predict what a fleet asks of its store, and what it runs out of first.",

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from enum import StrEnum
 from typing import Any, Literal, NamedTuple, Protocol
 
+from holdfast.core.access import Token
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.limits import Places, Queue, Setting
@@ -165,6 +166,26 @@ class Transaction(Protocol):
         ...
 
 
+class Tokens(Protocol):
+    """The tokens of the HTTP API, as rows. `core/access.py` decides what each allows."""
+
+    def add(self, token: Token) -> bool:
+        """Store a token; False, and nothing is changed, when there is one of that name."""
+        ...
+
+    def all(self) -> list[Token]:
+        """Return every token, by name. One that cannot be read is left out."""
+        ...
+
+    def revoke(self, name: str) -> bool:
+        """Remove a token; False when there is none."""
+        ...
+
+    def used(self, at: Mapping[str, float]) -> None:
+        """Note when tokens were last used (wall time), by their names. The instant never goes back."""
+        ...
+
+
 class Store(Protocol):
     """See the module's docstring."""
 
@@ -175,6 +196,11 @@ class Store(Protocol):
     row_locks: bool  # another transaction may lock the row of one job
     add_at_once: int  # the most jobs that one `add` should store, lest other writers wait; it may change
     hints_of_work: bool  # a hint says that a job became ready, and not only that something changed: claim at once
+
+    @property
+    def tokens(self) -> Tokens:
+        """Return the tokens of the HTTP API."""
+        ...
 
     @property
     def connections_made(self) -> int:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.core.access import Token
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Standing
 from holdfast.core.limits import Queue, Setting
@@ -52,6 +53,7 @@ _jobs = msgspec.json.Decoder(list[Job], strict=False, dec_hook=from_row)  # not 
 _job = msgspec.json.Decoder(Job, strict=False, dec_hook=from_row)
 _numbered = msgspec.json.Decoder(list[tuple[int, Job]], strict=False, dec_hook=from_row)
 _published = msgspec.json.Decoder(dict[str, Published])
+_TOKEN = ("name", "role", "queues", "sha256", "created_at", "used_at", "expires_at")
 _published_task = msgspec.json.Decoder(PublishedTask)
 _instants = msgspec.json.Decoder(dict[str, float | None])
 _counts = msgspec.json.Decoder(list[tuple[str, int]])
@@ -277,6 +279,32 @@ def published_tasks(tasks: Iterable[PublishedTask]) -> str:
     """Flatten what a worker says of its tasks; each stays text."""
     rows = [[task.name, encode(msgspec.structs.replace(task, published_at=0.0)).decode()] for task in tasks]
     return encode(rows).decode()
+
+
+def token(given: Token) -> dict[str, Any]:
+    """Flatten a new token into the values of a statement."""
+    queues = None if given.queues is None else encode(given.queues).decode()
+    return {
+        "name": given.name,
+        "role": given.role,
+        "queues": queues,
+        "sha256": given.sha256,
+        "created_at": given.created_at,
+        "expires_at": given.expires_at,
+    }
+
+
+def tokens_from(text: str) -> list[Token]:
+    """Read tokens. One that cannot be read is left out: it lets nobody in."""
+    found = []
+    for row in rows_from(text):
+        fields = dict(zip(_TOKEN, row, strict=True))
+        try:
+            fields["queues"] = None if fields["queues"] is None else names_from(fields["queues"])
+            found.append(msgspec.convert(fields, Token))
+        except msgspec.DecodeError as error:
+            _complain(f"token {fields['name']}", str(error))
+    return found
 
 
 def published_from(text: str) -> list[PublishedTask]:

@@ -54,6 +54,7 @@ from holdfast.core.settlement import Settlement, is_as_judged, own_event, stale_
 from holdfast.core.verdict import Verdict
 from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import StoreUnsupported, UsageError, WorkerGone
+from holdfast.stores.memory.tokens import MemoryTokens
 from holdfast.stores.protocol import Added, Fired, Reply, Schema, Transaction, duty_lost
 from holdfast.stores.wakeups import Wakeups
 
@@ -110,6 +111,7 @@ class MemoryStore:
         self._schedules: dict[str, Schedule] = {}
         self._published: dict[str, PublishedTask] = {}
         self._hints = Wakeups()
+        self.tokens = MemoryTokens(self.lock)
         self._steps: dict[str, dict[tuple[int, int], Step]] = {}  # by job, then by (aside, position)
         self._signals: dict[tuple[str, str], Signal] = {}  # by (workflow, id), in the order in which they came
         self._taken: dict[tuple[str, str], int] = {}  # signal -> the position of the step that took it

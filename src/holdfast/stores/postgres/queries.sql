@@ -1554,6 +1554,31 @@ WHERE %(names)s::text[] IS NULL OR name = ANY(%(names)s::text[]);
 -- name: forget_task
 DELETE FROM {schema}.task WHERE name = %(name)s;
 
+-- name: add_token
+INSERT INTO {schema}.token (name, role, queues, sha256, created_at, expires_at)
+VALUES (%(name)s, %(role)s, %(queues)s, %(sha256)s, %(created_at)s, %(expires_at)s)
+ON CONFLICT (name) DO NOTHING;
+
+-- name: all_tokens
+SELECT coalesce(json_agg(json_build_array(name, role, queues, sha256, created_at, used_at, expires_at)
+    ORDER BY name COLLATE "C"), '[]')::text
+FROM {schema}.token;
+
+-- name: revoke_token
+DELETE FROM {schema}.token WHERE name = %(name)s;
+
+-- name: tokens_used
+-- Two servers may say this at once: each locks the rows in the order of the names.
+WITH said AS MATERIALIZED (
+    SELECT token.name, value::float8 AS at FROM {schema}.token AS token
+    JOIN json_each_text(%(at)s::json) AS each (name, value) ON each.name = token.name
+    ORDER BY token.name COLLATE "C"
+    FOR UPDATE OF token
+)
+UPDATE {schema}.token AS token SET used_at = greatest(said.at, token.used_at)
+FROM said
+WHERE token.name = said.name;
+
 -- name: get
 SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' FROM {schema}.job AS job WHERE id = %(id)s;
 

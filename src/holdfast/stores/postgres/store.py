@@ -79,6 +79,7 @@ from holdfast.stores.postgres.facts import PostgresFacts
 from holdfast.stores.postgres.liveness import LivenessSession
 from holdfast.stores.postgres.purge import Purge, referred_to
 from holdfast.stores.postgres.records import send, write_records
+from holdfast.stores.postgres.tokens import PostgresTokens
 from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
 from holdfast.stores.postgres.turns import Turns, earliest_of_all
 from holdfast.stores.postgres.wakeup_sender import LOOK_AGAIN_S, WORTH_COUNTING, WakeupSender
@@ -115,6 +116,7 @@ class PostgresStore:
         self._hot = Connections(options, often=True)  # what a worker asks for all the time never waits for the rest
         self._db.twin, self._hot.twin = self._hot, self._db
         self._callers = Callers(self._db)
+        self.tokens = PostgresTokens(self._db)
         self._sessions = Sessions(self._db)
         self._ahead: tuple[float, float] | None = None  # the server's clock minus ours, and when that was measured
         self._hints = Wakeups()

@@ -859,6 +859,23 @@ FROM (
 -- name: forget_task
 DELETE FROM holdfast_task WHERE name = :name;
 
+-- name: add_token
+INSERT INTO holdfast_token (name, role, queues, sha256, created_at, expires_at)
+VALUES (:name, :role, :queues, :sha256, :created_at, :expires_at)
+ON CONFLICT (name) DO NOTHING;
+
+-- name: all_tokens
+SELECT json_group_array(json_array(name, role, queues, sha256, created_at, used_at, expires_at))
+FROM (SELECT * FROM holdfast_token ORDER BY name);
+
+-- name: revoke_token
+DELETE FROM holdfast_token WHERE name = :name;
+
+-- name: tokens_used
+UPDATE holdfast_token SET used_at = max(said.value, coalesce(used_at, 0))
+FROM json_each(:at) AS said
+WHERE holdfast_token.name = said.key;
+
 -- name: get
 SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE id = :id;
 

@@ -64,6 +64,7 @@ from holdfast.stores.sqlite.connection import Connections, Options, has_little_r
 from holdfast.stores.sqlite.facts import SqliteFacts
 from holdfast.stores.sqlite.records import send, write_records
 from holdfast.stores.sqlite.rows import Q, row_of, text_of
+from holdfast.stores.sqlite.tokens import SqliteTokens
 from holdfast.stores.sqlite.transaction import SqliteTransaction
 from holdfast.stores.sqlite.unreadable import UnreadableRow
 
@@ -90,6 +91,7 @@ class SqliteStore:
         self._db = Connections(Options.parse(url), self._clock, create=create)
         self._commit_watch = CommitWatch(self._db.options.path)
         self._wakes = 0
+        self.tokens = SqliteTokens(self._db)
         self._beat_wait_s = self._db.options.busy_s  # how long a beat waits for the write lock: at most until the next
         self._seen = threading.local()  # what each waiting thread saw last
         self._foreign: dict[str, tuple[int, float]] = {}  # workers of another boot: beats when first seen, and when
