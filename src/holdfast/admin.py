@@ -25,6 +25,7 @@ from holdfast.errors import UsageError
 from holdfast.insight.zombies import Lookback
 from holdfast.queues import choose_limits, pause_queue, queue_named, resume_queue
 from holdfast.stores.protocol import Store
+from holdfast.worker_orders import order_workers, resume_workers
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -32,6 +33,16 @@ if TYPE_CHECKING:
 V = TypeVar("V", bound=msgspec.Struct)
 
 _PAGE = 1_000
+
+
+class OrderView(msgspec.Struct, frozen=True, kw_only=True):
+    """An order of a person for workers: `drain` or `stop`. `name`: of the workers, or of their supervisor."""
+
+    name: str
+    act: str
+    by: str | None
+    note: str | None
+    at: datetime
 
 
 class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +65,26 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     gone_cause: str | None
     exit_kind: str | None
     exit_code: int | None
+    order: OrderView | None
+
+
+class EndedView(msgspec.Struct, frozen=True, kw_only=True):
+    """An attempt that a worker has ended, as `holdfast workers show` shows it."""
+
+    id: str
+    task: str
+    outcome: str
+    state: str
+    at: datetime
+    took_s: float | None
+
+
+class WorkerReport(WorkerView, frozen=True, kw_only=True):
+    """A worker and what it did last, as of its last beat. The newest ending comes first, the newest log line last."""
+
+    jobs: list[dict[str, Any]]
+    endings: list[EndedView]
+    log: list[str]
 
 
 class QueueView(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,6 +156,36 @@ class Admin:
     def workers(self, *, gone: bool = False) -> list[WorkerView]:
         """Return the workers, oldest first; with `gone` also those that stopped or died, with the cause."""
         return _typed(insight.worker_views(self._store, gone=gone), WorkerView)
+
+    def worker(self, name: str) -> list[WorkerReport]:
+        """Return the workers of a name, and the children of a supervisor of that name, with what each did last.
+
+        The living ones; if there are none, the one that has gone last. Empty: no worker of that name is known.
+        """
+        check_storable(name=name)
+        return _typed(insight.worker_reports(self._store, name), WorkerReport)
+
+    def drain(self, name: str, *, by: str = "app", note: str | None = None) -> int:
+        """Ask workers to claim nothing more, until `resume_workers`; what runs goes on.
+
+        They obey with their next beat; those that are started meanwhile obey too. Returns how many are alive now.
+        Raises `NotFound` when no worker of that name is known, nor a supervisor.
+        """
+        return len(order_workers(self._store, name, "drain", by, note))
+
+    def stop(self, name: str, *, by: str = "app", note: str | None = None) -> int:
+        """Ask workers to leave as SIGTERM would. One that is started again claims nothing until `resume_workers`.
+
+        Returns how many are alive now. Raises `NotFound` as `drain` does.
+        """
+        return len(order_workers(self._store, name, "stop", by, note))
+
+    def resume_workers(self, name: str, *, by: str = "app", note: str | None = None) -> list[str]:
+        """Let workers claim again; return the names that were asked to drain or to stop.
+
+        Raises `NotFound` when nothing was asked of the name, `Refused` when it was asked of the supervisor.
+        """
+        return resume_workers(self._store, name, by, note)
 
     def queues(self) -> list[QueueView]:
         """Return every queue that has jobs, limits or a worker, or is paused, by name."""
@@ -243,6 +304,10 @@ class AsyncAdmin:
         self._admin = admin
 
     workers = _awaited(Admin.workers)
+    worker = _awaited(Admin.worker)
+    drain = _awaited(Admin.drain)
+    stop = _awaited(Admin.stop)
+    resume_workers = _awaited(Admin.resume_workers)
     queues = _awaited(Admin.queues)
     schedules = _awaited(Admin.schedules)
     tasks = _awaited(Admin.tasks)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, UsageError, insight
+from holdfast import App, NotFound, Refused, UsageError, insight
 from holdfast.admin import Admin, AsyncAdmin, QueueView, ScheduleView, WorkerView
 from holdfast.by_name import publish
 from holdfast.core.limits import Rate
+from holdfast.core.machine import State
+from holdfast.core.records import EndedAttempt, Recent
 from holdfast.core.verdict import Failed
 from holdfast.testing import FakeClock
 from tests.factory import EXPIRED, add, enrol, row, settle, start
@@ -23,6 +25,23 @@ def test_workers_are_typed_as_the_command_line_shows_them(app: App) -> None:
     assert (worker.id, worker.name, worker.state, worker.queues) == (living, "box/1", "alive", ["mail"])
     assert worker.started_at == datetime.fromtimestamp(app.clock.wall(), UTC)
     assert [(each.name, each.gone_cause) for each in app.admin.workers(gone=True)] == [("box/1", None), ("old", "left")]
+
+
+def test_a_program_drains_stops_and_resumes_workers(app: App) -> None:
+    worker = enrol(app.store, name="box/1", supervisor="s")
+    with pytest.raises(NotFound):
+        app.admin.stop("nobody")
+    assert app.admin.drain("box", by="ann", note="a new kernel") == 1
+    order = app.admin.workers()[0].order
+    assert order is not None
+    assert (order.act, order.by, order.note) == ("drain", "ann", "a new kernel")
+    with pytest.raises(Refused):
+        app.admin.resume_workers("box/1")
+    assert app.admin.resume_workers("box") == ["box"]
+    assert app.admin.stop("box/1") == 1
+    app.store.beat(worker, [], recent=Recent((EndedAttempt("a", "t", "succeeded", State.DONE, 1.0, 0.1),), "one"))
+    [report] = app.admin.worker("box")
+    assert ([each.id for each in report.endings], report.log) == (["a"], ["one"])
 
 
 def test_queues_are_typed(app: App, clock: FakeClock) -> None:

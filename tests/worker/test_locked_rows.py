@@ -181,11 +181,9 @@ class Slow(Locking):
         self._check(records)
         return super().record(records)
 
-    def beat(
-        self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
-    ) -> BeatReply:
+    def beat(self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, **given: Any) -> BeatReply:
         self._check(pulses)
-        return self.real.beat(worker_id, pulses, rss_mb, stopping=stopping)
+        return self.real.beat(worker_id, pulses, rss_mb, **given)
 
     def _check(self, jobs: Sequence[object]) -> None:
         if len(jobs) > 2:

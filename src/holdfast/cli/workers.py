@@ -1,9 +1,9 @@
-"""`holdfast workers`: see who runs jobs, and forget who is dead."""
+"""`holdfast workers`: see who runs jobs, drain and stop them from anywhere, and forget who is dead."""
 
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 import click
 
@@ -13,17 +13,20 @@ from holdfast.cli.alerts import TELL_S, alert_options, hooks_and_alerts, telling
 from holdfast.cli.base import Group, say, show_result
 from holdfast.cli.loading import import_options, opened_store
 from holdfast.cli.output import Column, clean, show_json, show_table
-from holdfast.cli.types import Text, app_argument, by_option, json_option
+from holdfast.cli.types import Text, app_argument, by_option, json_option, person_options
+from holdfast.cli.worker_page import tell_workers
 from holdfast.clock import SystemClock
-from holdfast.core.records import Moment
+from holdfast.core.records import Moment, OrderAct, Worker
+from holdfast.core.text import counted, listed
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import NotFound, Refused
 from holdfast.reaper import Reaper
+from holdfast.worker_orders import order_workers, resume_workers
 
 
 @click.group(cls=Group, epilog="holdfast workers list")
 def workers() -> None:
-    """See the workers that run jobs, and forget dead ones."""
+    """See the workers that run jobs; drain, stop and resume them; forget dead ones."""
 
 
 @workers.command(
@@ -46,6 +49,96 @@ def list_(gone: bool, as_json: bool) -> None:
         show_table(_columns(now, vanished, gone), found)
     else:
         say("No workers. Start one with: holdfast worker APP")
+
+
+@workers.command(
+    epilog="""
+    holdfast workers show box
+    holdfast workers show box/1 --json
+    """
+)
+@click.argument("name", metavar="NAME", type=Text())
+@json_option
+def show(name: str, as_json: bool) -> None:
+    """Show what a worker runs, what it ended last and what it logged, as of its last beat.
+
+    NAME is a worker or a supervisor with its children. If none of them is alive, the one that has gone last is shown.
+    Exits with 5 when no worker of that name is known.
+    """
+    with opened_store() as store:
+        reports = insight.worker_reports(store, name)
+    if not reports:
+        raise NotFound(f"there is no worker {name!r}; see `holdfast workers list --gone`")
+    if as_json:
+        show_json(reports)
+    else:
+        tell_workers(reports)
+
+
+def _act_options(command: Callable[..., None]) -> Callable[..., None]:
+    return click.argument("name", metavar="NAME", type=Text())(person_options(json_option(command)))
+
+
+@workers.command(
+    epilog="""
+    holdfast workers drain box
+    holdfast workers drain box/1 --by ann --note "a new kernel"
+    """
+)
+@_act_options
+def drain(name: str, by: str, note: str | None, as_json: bool) -> None:
+    """Ask workers to claim nothing more; what runs goes on.
+
+    NAME is a worker, or a supervisor with its children. They obey with their next beat. It stands until
+    `holdfast workers resume NAME`, also for workers that are started again. Exits with 5 when no worker of that name is
+    known.
+    """
+    _order(name, "drain", by, note, as_json=as_json)
+
+
+@workers.command(
+    epilog="""
+    holdfast workers stop box
+    holdfast workers stop box --by ann --note "the host moves"
+    """
+)
+@_act_options
+def stop(name: str, by: str, note: str | None, as_json: bool) -> None:
+    """Ask workers to leave: as SIGTERM would, from anywhere.
+
+    They claim nothing more, let what runs end within their grace period, give the rest back, and exit with 0. A worker
+    that is started again claims nothing until `holdfast workers resume NAME`. Exits with 5 when no worker of that name
+    is known.
+    """
+    _order(name, "stop", by, note, as_json=as_json)
+
+
+@workers.command(
+    epilog="""
+    holdfast workers resume box
+    """
+)
+@_act_options
+def resume(name: str, by: str, note: str | None, as_json: bool) -> None:
+    """Let workers claim again that were asked to drain or to stop.
+
+    For a supervisor it resumes its children too. Exits with 5 when nothing was asked of that name, with 6 when it was
+    asked of the supervisor.
+    """
+    with opened_store() as store:
+        taken = resume_workers(store, name, by, note)
+    words = f"{listed([clean(each) for each in taken])} may claim jobs again; they obey with their next beat"
+    show_result(as_json, {"resumed": taken}, words)
+
+
+def _order(name: str, act: OrderAct, by: str, note: str | None, *, as_json: bool) -> None:
+    with opened_store() as store:
+        reached = order_workers(store, name, act, by, note)
+    beat_s = max((worker.beat_s for worker in reached), default=0.0)
+    until = f"it stands until: holdfast workers resume {clean(name)}"
+    obey = f"{counted(len(reached), 'worker')} will {act} within {2 * beat_s:g} s" if reached else "none is alive now"
+    data = {"name": name, "act": act, "workers": [worker.name for worker in reached]}
+    show_result(as_json, data, f"{clean(name)}: {obey}; {until}")
 
 
 @workers.command(
@@ -92,6 +185,14 @@ def forget(name: str, app: str | None, by: str, as_json: bool, alerts: tuple[Ale
     show_result(as_json, {"forgotten": len(silent), "recovered": recovered}, words)
 
 
+def _asked(worker: Worker) -> str | None:
+    order = worker.order
+    if order is None:
+        return None
+    why = f": {order.note}" if order.note else ""
+    return f"to {order.act} by {order.actor or '-'}{why}"
+
+
 def _columns(now: Moment, vanished: Collection[str], gone: bool) -> list[Column]:
     columns = [
         Column("NAME", lambda worker: worker.name, least=12),
@@ -103,6 +204,7 @@ def _columns(now: Moment, vanished: Collection[str], gone: bool) -> list[Column]
         Column("MEMORY", lambda worker: worker.rss_mb and f"{worker.rss_mb:.0f} MB", right=True, keep=True, rank=3),
         Column("QUEUES", lambda worker: ", ".join(worker.queues), rank=4),
     ]
+    columns.append(Column("ASKED", _asked, rank=5, grows=True, below=True))
     if gone:
         columns.append(Column("CAUSE", insight.gone_cause, rank=5, grows=True, below=True))
     return columns

@@ -38,6 +38,7 @@ EventKind = Literal[
     "limited",
     "paused",
     "resumed",
+    "ordered",
 ]
 StepKind = Literal[
     "step",
@@ -54,6 +55,7 @@ StepKind = Literal[
     "patch",
     "gather",
 ]
+OrderAct = Literal["drain", "stop"]
 StepState = Literal["started", "recorded", "undone"]
 GONE_KEPT_S = 86_400.0  # the row of a worker that is gone and holds nothing is deleted after this
 SILENT_BEATS = 3  # a worker that missed this many beats is silent
@@ -318,6 +320,34 @@ class Published(msgspec.Struct, frozen=True, omit_defaults=True):
     own_codec: bool = False  # its app has a codec of its own: an answer in plain JSON could not be read
 
 
+class Order(msgspec.Struct, frozen=True, array_like=True):
+    """The order of a person for all workers of a name. It stands until it is taken back."""
+
+    name: str  # of workers, or of a supervisor and so of its children
+    act: OrderAct
+    actor: str | None
+    note: str | None
+    at: float  # wall time
+
+
+class EndedAttempt(msgspec.Struct, frozen=True, array_like=True):
+    """The end of one attempt, as its worker remembers it."""
+
+    job_id: str
+    task: str
+    outcome: str
+    state: State  # what became of the job
+    at: float  # wall time
+    took_s: float | None  # None: its handler had not begun
+
+
+class Recent(msgspec.Struct, frozen=True, array_like=True):
+    """The last endings and the last log lines of a worker, oldest first, as it reports them with a beat."""
+
+    endings: tuple[EndedAttempt, ...] = ()
+    log: str = ""
+
+
 class Worker(msgspec.Struct, frozen=True, kw_only=True):
     """One incarnation of a named worker."""
 
@@ -343,6 +373,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     exit_excused: bool = False
     stopping: bool = False  # it claims nothing more, and lets its running jobs finish
     tasks: dict[str, Published] | None = None  # None: it is gone, or its version does not publish them
+    order: Order | None = None  # that is in force for it; only as `Store.workers` answers
 
     def is_alive(self, now: float) -> bool:
         """Say whether it is not gone and has not missed several beats."""
@@ -395,6 +426,7 @@ class BeatReply(msgspec.Struct, frozen=True):
     gone: bool = False  # this worker was declared dead; nothing was renewed
     lock_lost: bool = False  # its liveness lock was gone, and was taken again
     counted: bool = True  # False: the worker's own row was locked, and does not know of this beat
+    order: Order | None = None  # what a person has asked of this worker
 
 
 class Standby(msgspec.Struct, frozen=True):

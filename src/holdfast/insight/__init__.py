@@ -59,6 +59,7 @@ from holdfast.insight.views import (
     limits_view,
     locked_rows,
     near_tasks,
+    order_view,
     queue_views,
     scan_view,
     totals,
@@ -66,5 +67,6 @@ from holdfast.insight.views import (
     worker_view,
     worker_views,
 )
+from holdfast.insight.workers import worker_reports
 from holdfast.insight.zombies import look_back, zombies_view
 from holdfast.stores.urls import shown_url

@@ -46,18 +46,24 @@ def enqueued_ahead_s(job: Job, now: Moment) -> float:
     return ahead_s if ahead_s > SET_BACK_S else 0.0
 
 
-BEATING = ("alive", "stopping")  # the states of a worker that beats
+BEATING = ("alive", "stopping", "draining", "drained")  # the states of a worker that beats
 
 
 def worker_state(worker: Worker, now: Moment, vanished: Collection[str] = ()) -> str:
     """Return `alive`, `stopping` (alive, but it claims nothing more), `silent` (it missed several beats; the reaper
-    decides what that means), `vanished` (its id is among these, see `vanished_ids`) or `gone`."""
+    decides what that means), `vanished` (its id is among these, see `vanished_ids`) or `gone`.
+
+    One that a person has asked to drain or to stop is `draining` until it claims nothing and runs nothing, and then
+    `drained`.
+    """
     if worker.gone_at is not None:
         return "gone"
     if worker.id in vanished:
         return "vanished"
     if not worker.is_alive(now.wall):
         return "silent"
+    if worker.order is not None:
+        return "drained" if worker.stopping and not worker.running else "draining"
     return "stopping" if worker.stopping else "alive"
 
 

@@ -18,7 +18,7 @@ from holdfast.core.autopsy import lines_of
 from holdfast.core.durations import iso
 from holdfast.core.limits import Queue, is_in_force
 from holdfast.core.machine import State, Transition
-from holdfast.core.records import DueWaits, Event, Filter, Job, Moment, Worker, nobody_has
+from holdfast.core.records import DueWaits, Event, Filter, Job, Moment, Order, Worker, nobody_has
 from holdfast.errors import StoreError, StoreReadOnly, StoreTimeout
 from holdfast.insight.format import near, parsed
 from holdfast.insight.health import Health, ending_view, endings, health, is_late, usual, vanished_ids, worker_state
@@ -288,7 +288,13 @@ def worker_view(worker: Worker, now: Moment, vanished: Collection[str] = ()) -> 
         "gone_cause": gone_cause(worker),
         "exit_kind": worker.exit_kind,
         "exit_code": worker.exit_code,
+        "order": None if worker.order is None else order_view(worker.order),
     }
+
+
+def order_view(order: Order) -> dict[str, Any]:
+    """Show what a person has asked of workers."""
+    return {"name": order.name, "act": order.act, "by": order.actor, "note": order.note, "at": iso(order.at)}
 
 
 def gone_cause(worker: Worker) -> str | None:

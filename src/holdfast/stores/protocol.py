@@ -31,7 +31,10 @@ from holdfast.core.records import (
     Moment,
     NewEvent,
     NewJob,
+    Order,
+    OrderAct,
     Pulse,
+    Recent,
     Record,
     Schedule,
     Seen,
@@ -250,14 +253,21 @@ class Store(Protocol):
         ...
 
     def beat(
-        self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
+        self,
+        worker_id: str,
+        pulses: Sequence[Pulse],
+        rss_mb: float | None = None,
+        *,
+        stopping: bool = False,
+        recent: Recent | None = None,
     ) -> BeatReply:
         """Prove the worker's life and extend the given leases by their `lease_s` from now. Fenced.
 
         A lease never gets shorter. An attempt that has already settled itself is neither lost nor an error; one whose
         row another transaction has locked is `skipped`: not renewed this time, and not lost. A worker marked gone
         extends nothing, and the answer says so. `cancelled` lists all of the worker's running jobs that were asked to
-        stop. `stopping`: the worker claims nothing more.
+        stop. `stopping`: the worker claims nothing more. `recent` replaces what the worker has said of itself before;
+        None leaves it, and writes nothing. The answer names the order that is in force for the worker, if any.
         """
         ...
 
@@ -449,6 +459,16 @@ class Store(Protocol):
         """
         ...
 
+    def order(self, name: str, act: OrderAct | None, *, actor: str | None = None, note: str | None = None) -> bool:
+        """Ask the workers of this name, and the children of a supervisor of this name (`name/1`, `name/2`, …), to drain
+        or to stop. None takes that back, for the name and for its children.
+
+        An order stands whatever workers come and go, and replaces an earlier one of that name; the same act again keeps
+        the first. A worker obeys a stop before a drain. A change is written to the journal, under the job id "".
+        Returns whether anything changed.
+        """
+        ...
+
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         """Delete up to `limit` jobs that ended in these states before that wall time, with their history.
 
@@ -555,7 +575,19 @@ class Store(Protocol):
         ...
 
     def workers(self, gone: bool = False) -> list[Worker]:
-        """Return the enrolled workers, oldest first; with `gone` also those marked gone, without their tasks."""
+        """Return the enrolled workers, oldest first; with `gone` also those marked gone, without their tasks.
+
+        Each that is not gone comes with the order that is in force for it.
+        """
+        ...
+
+    def orders(self) -> list[Order]:
+        """Return the orders that stand, by name; also those for which no worker is there."""
+        ...
+
+    def recent(self, worker_ids: Sequence[str]) -> dict[str, Recent]:
+        """Return what these workers said of themselves last. One that has said nothing is left out. It stays as long as
+        the row of the worker."""
         ...
 
     def paused(self) -> list[str]:

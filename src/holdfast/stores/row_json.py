@@ -29,8 +29,10 @@ from holdfast.core.records import (
     Lease,
     NewEvent,
     NewJob,
+    Order,
     Published,
     Pulse,
+    Recent,
     Record,
     Schedule,
     Signal,
@@ -54,6 +56,9 @@ _job = msgspec.json.Decoder(Job, strict=False, dec_hook=from_row)
 _numbered = msgspec.json.Decoder(list[tuple[int, Job]], strict=False, dec_hook=from_row)
 _published = msgspec.json.Decoder(dict[str, Published])
 _TOKEN = ("name", "role", "queues", "sha256", "created_at", "used_at", "expires_at")
+_order = msgspec.json.Decoder(Order)
+_orders = msgspec.json.Decoder(list[Order])
+_recent = msgspec.json.Decoder(Recent)
 _published_task = msgspec.json.Decoder(PublishedTask)
 _instants = msgspec.json.Decoder(dict[str, float | None])
 _counts = msgspec.json.Decoder(list[tuple[str, int]])
@@ -265,9 +270,32 @@ def workers_from(text: str) -> Iterator[tuple[Worker, list[Any]]]:
             fields["queues"] = names_from(fields["queues"])
             if fields["tasks"] is not None:
                 fields["tasks"] = _published.decode(fields["tasks"])
+            if fields["order"] is not None:
+                fields["order"] = _order.decode(fields["order"])
             yield msgspec.convert(fields, Worker, strict=False), row[len(names) :]
         except msgspec.DecodeError as error:
             _complain(f"worker {fields['id']}", str(error))
+
+
+def order_from(text: str | None) -> Order | None:
+    """Read the order that is in force for a worker."""
+    return None if text is None else _order.decode(text)
+
+
+def orders_from(text: str) -> list[Order]:
+    """Read all orders."""
+    return _orders.decode(text)
+
+
+def recent_from(text: str) -> dict[str, Recent]:
+    """Read what workers said of themselves, by worker. A report that cannot be read is left out."""
+    found = {}
+    for worker, recent in rows_from(text):
+        try:
+            found[worker] = _recent.decode(recent)
+        except msgspec.DecodeError as error:
+            _complain(f"the last report of worker {worker}", str(error))
+    return found
 
 
 def published(worker: Worker) -> str | None:

@@ -21,6 +21,7 @@ from holdfast.worker.admission import Admission
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.isolated.task_locator import TaskLocator
+from holdfast.worker.orders import Orders
 from holdfast.worker.prefetch import Prefetch
 from holdfast.worker.settler import Settler
 from holdfast.worker.slots import Slots
@@ -32,7 +33,7 @@ log = logging.getLogger("holdfast.worker")
 POLL_S = 1.0  # how often to look for work when no notification came
 WOKEN_POLL_S = 10.0  # the same where another process looks for all, and wakes those who sleep
 SLOT_S = 0.02  # how often to ask for a due job that may only be claimed when a slot is free
-DOUBT_S = 0.25  # how often to look whether an operator has accepted the store
+DOUBT_S = 0.25  # how often to look whether an operator has accepted the store, or has let the worker resume
 BUFFERED_MAX_S = 1.0  # a job claimed ahead that has not begun by then is given back
 UNSERVED_S = 60.0  # how often to log the tasks that no worker has
 
@@ -56,6 +57,7 @@ class Claimer:
         continuity: Continuity,
         task_locator: TaskLocator,
         sweep: Sweep,
+        orders: Orders,
         backoff: StoreBackoff,
         stopping: threading.Event,
         gone: Callable[[str], None],
@@ -73,6 +75,7 @@ class Claimer:
         self._continuity = continuity
         self._task_locator = task_locator
         self._sweep = sweep
+        self._orders = orders
         self._backoff = backoff
         self._stopping = stopping
         self._until_idle = until_idle
@@ -96,17 +99,18 @@ class Claimer:
             try:
                 if self._continuity.is_outdated:
                     self._continuity.look(asked_as)
-                if self._continuity.in_doubt:
+                if not self._continuity.in_doubt:
+                    self._sweep.look_again()
+                    self._timers.wake_due()
+                if (cause := self._why_not()) is not None:
                     if asked_at is not None:  # ask only for what a lost answer gave: nobody else keeps it
                         self._claim(asked_as, claim_id, asked_at, 0, 0)
                         claim_id, asked_at = new_id(), None
-                    self._give_back(0.0, "the store may not be what it was")
+                    self._give_back(0.0, cause)
                     if self._until_idle:
                         return
                     self._clock.wait(self._stopping, DOUBT_S)
                     continue
-                self._sweep.look_again()
-                self._timers.wake_due()
                 limit, ahead = self._room()
                 if limit + ahead == 0:
                     self._slots.has_room.clear()
@@ -148,6 +152,12 @@ class Claimer:
             except Exception as error:
                 log.exception("the claim loop failed unexpectedly; the thread continues")
                 self._clock.wait(self._stopping, self._backoff.failed(error))
+
+    def _why_not(self) -> str | None:
+        """Return why nothing may be claimed now, if so."""
+        if self._continuity.in_doubt:
+            return "the store may not be what it was"
+        return "the worker was asked to drain" if self._orders.drained else None
 
     def _room(self) -> tuple[int, int]:
         return self._slots.room(self._prefetch.ahead(self._settler.settled, self._clock.lease()))

@@ -17,13 +17,14 @@ from holdfast.clock import Clock
 from holdfast.continuity import Continuity
 from holdfast.core.lease import trust
 from holdfast.core.machine import State
-from holdfast.core.records import Filter
+from holdfast.core.records import Filter, Order
 from holdfast.errors import Cancelled, FileLocked, FileReplaced, HoldfastError, LeaseLost, StoreTimeout
 from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
 from holdfast.vital_threads import Died, VitalThread
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.isolated.memory import peak_mb
+from holdfast.worker.recent import RecentWork
 
 log = logging.getLogger("holdfast.worker")
 
@@ -38,7 +39,8 @@ class Heartbeat:
 
     `gone` is called when the store says that this incarnation was declared dead, `start` with attempts whose start the
     store knows of by now, `on_beat` after each beat that reached the store, with the pause before the next, `locked`
-    when a process kept it from beating for too long, `replaced` when it can never beat again.
+    when a process kept it from beating for too long, `replaced` when it can never beat again, `obey` after each beat,
+    with the order that is in force for this worker.
     """
 
     def __init__(
@@ -49,7 +51,8 @@ class Heartbeat:
         gone: Callable[[str], None],
         continuity: Continuity,
         start: Callable[[Sequence[Attempt]], None],
-        *,
+        recent: RecentWork | None = None,
+        obey: Callable[[Order | None], None] = lambda _: None,
         on_beat: Callable[[float], None] = lambda _: None,
         locked: Callable[[FileLocked], None] = lambda _: None,
         replaced: Callable[[FileReplaced], None] = lambda _: None,
@@ -60,7 +63,9 @@ class Heartbeat:
         self._gone = gone
         self._continuity = continuity
         self._start = start
-        self._on_beat, self._locked, self._replaced = on_beat, locked, replaced
+        self._on_beat, self._locked, self._replaced, self._obey = on_beat, locked, replaced, obey
+        self._recent = recent or RecentWork()
+        self._told_at = float("-inf")  # what this worker says of itself
         self._attempts: dict[tuple[str, int], Attempt] = {}
         self._wake = threading.Event()
         self._closing = False
@@ -108,10 +113,15 @@ class Heartbeat:
         self._beat_at = float("-inf")
         self._wake.set()
 
-    def publish_stopping(self) -> None:
-        """Let the store know that this worker claims nothing more, though it still beats."""
-        self._stopping = True
+    def publish_stopping(self, stopping: bool = True) -> None:
+        """Let the store know whether this worker claims nothing more, though it still beats."""
+        self._stopping = stopping
         self.beat_soon()
+
+    def say_last(self) -> None:
+        """Beat once more if there is news of this worker: it is about to leave. For after the thread has ended."""
+        if self.worker_id and (news := self._recent.take()) is not None:
+            self._store.beat(self.worker_id, (), stopping=True, recent=news)
 
     # ------------------------------------------------------------------------------------- the thread
 
@@ -154,11 +164,14 @@ class Heartbeat:
     def _renew(self, due: list[Attempt], talkers: set[Attempt]) -> None:
         worker_id = self.worker_id
         sent_at = self._clock.lease()
+        news = self._recent.take() if sent_at - self._told_at >= self._beat_s else None
         try:
             rss_mb = peak_mb(resource.getrusage(resource.RUSAGE_SELF))
             pulses = {attempt: attempt.pulse(sent_at, talks=attempt in talkers) for attempt in due}
-            answer = self._store.beat(worker_id, list(pulses.values()), rss_mb, stopping=self._stopping)
+            answer = self._store.beat(worker_id, list(pulses.values()), rss_mb, stopping=self._stopping, recent=news)
         except Exception as error:
+            if news is not None:
+                self._recent.unheard()
             for attempt in due:
                 attempt.unheard()
             if not isinstance(error, StoreTimeout) or len(due) < 2:
@@ -170,6 +183,8 @@ class Heartbeat:
                 self._renew(due[middle:], talkers)
             return
         self._beat_at = self._heard_at = sent_at
+        if news is not None:
+            self._told_at = sent_at
         self._on_beat(self._beat_s)
         if answer.lock_lost:
             log.error(
@@ -180,6 +195,7 @@ class Heartbeat:
             self._gone(worker_id)
             self._begin_stopped()
             return
+        self._obey(answer.order)
         if answer.counted:
             self._continuity.beaten(worker_id)
         lost, skipped = set(answer.lost), set(answer.skipped)

@@ -22,6 +22,7 @@ from holdfast.worker.isolated import protocol
 
 if TYPE_CHECKING:
     from holdfast.worker.attempt import Attempt
+    from holdfast.worker.recent import RecentWork
 
 log = logging.getLogger("holdfast.worker")
 
@@ -96,6 +97,9 @@ class Listener(logging.Handler):
         attempt = current_attempt.get()
         if attempt is not None:
             attempt.activity.hear(record)
+        elif record.name.startswith("holdfast."):
+            for worker in tuple(_workers):
+                worker.hear(record)
         last = logging.lastResort
         if last is not None and record.levelno >= last.level and self._is_alone(record):
             last.handle(record)  # what `logging` does where nobody listens; we are nobody
@@ -113,14 +117,18 @@ class Listener(logging.Handler):
 _listener = Listener()
 _lock = threading.Lock()
 _places: Counter[logging.Logger] = Counter()
+_workers: list[RecentWork] = []  # of this process: each hears what Holdfast says outside jobs
 
 
 @contextmanager
-def listening(logger: logging.Logger) -> Iterator[None]:
+def listening(logger: logging.Logger, worker: RecentWork | None = None) -> Iterator[None]:
     """Hear what jobs log until the end of the block: at the root logger, and where records of `logger` end up if they
-    do not get there. Several workers in one process share one ear, so that nobody hears twice."""
+    do not get there. Several workers in one process share one ear, so that nobody hears twice. The `worker`
+    hears the lines of Holdfast itself."""
     places = {logging.getLogger(), _top(logger)}
     with _lock:
+        heard = [worker] if worker is not None else []
+        _workers.extend(heard)
         for place in places:
             _places[place] += 1
             keep_handler(place, _listener)
@@ -128,6 +136,8 @@ def listening(logger: logging.Logger) -> Iterator[None]:
         yield
     finally:
         with _lock:
+            for each in heard:
+                _workers.remove(each)
             for place in places:
                 _places[place] -= 1
                 if not _places[place]:

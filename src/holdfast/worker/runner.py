@@ -26,6 +26,7 @@ from holdfast.core.child_exit import (
     EXIT_STUCK,
     EXIT_TOO_OLD,
 )
+from holdfast.core.orders import in_force
 from holdfast.core.payload import JSON
 from holdfast.core.records import Moment, Published, Worker
 from holdfast.core.text import escaped, listed
@@ -62,7 +63,9 @@ from holdfast.worker.isolated.task_locator import TaskLocator
 from holdfast.worker.launch import Launch
 from holdfast.worker.log_capture import current_attempt, enable_our_loggers, listening
 from holdfast.worker.options import WorkerOptions
+from holdfast.worker.orders import Orders
 from holdfast.worker.publisher import Publisher
+from holdfast.worker.recent import RecentWork
 from holdfast.worker.schema import SchemaChange
 from holdfast.worker.settler import Settler
 from holdfast.worker.slots import Slots
@@ -83,6 +86,7 @@ class Runner:
     """One incarnation after the other of one named worker, in this process."""
 
     _lingers = False  # a tick has returned, and a handler of it still runs
+    _too_old = False  # for the schema of the store
     _is_broken = False  # a required thread has died
     _broken: WorkerBroken | None = None  # what it has died of
 
@@ -122,18 +126,18 @@ class Runner:
         self.ready = threading.Event()  # it claims jobs
         self._grace_period_s = options.grace_period_s
         self._backoff = StoreBackoff(log, clock, "no jobs are claimed meanwhile")
-        self._too_old = False  # for the schema of the store
         self._unusable: StoreUnsupported | FileReplaced | None = None  # why this worker can never use the store
         heard = SchemaChange(store, self._became_too_old).hear
         self._continuity = Continuity(store, clock, self.name, WORKER, settled=lambda: self._settler.last, heard=heard)
+        self._recent = recent = RecentWork()
+        self._orders = Orders(self.stop, self._publish_drained)
         self._heartbeat = Heartbeat(
             *(store, clock, self._beat_s, self._was_declared_dead, self._continuity),
-            lambda attempts: self._slots.start(attempts),
-            on_beat=on_beat,
-            locked=self._is_locked_out,
-            replaced=self._was_replaced,
+            *(lambda attempts: self._slots.start(attempts), recent, self._orders.obey, on_beat),
+            *(self._is_locked_out, self._was_replaced),
         )
-        self._settler = Settler(store, clock, self._heartbeat.forget, app.hooks, journal_all=app.journal == "full")
+        settled_by = store, clock, self._heartbeat.forget, app.hooks, recent
+        self._settler: Settler = Settler(*settled_by, journal_all=app.journal == "full")
         limits = TimeLimits(clock, self._heartbeat.all, self._overran, self._abandon)
         self._time_limits = Service("holdfast-time-limits", limits.look, clock, log, LOOK_S, jitter=0.0)
         self._flows = WorkflowRuntime(app, store, clock, self._context, self._broke)
@@ -142,7 +146,7 @@ class Runner:
         self._reaper_thread = in_worker(reaper, store, clock, app.hooks, self._stopping, options.grace_s)
         self._publisher = Publisher(store, clock, self._tasks)
         self._sweep = Sweep(reaper, store, clock, make_reaper, only_pass=until_idle)
-        self._slots = Slots(
+        self._slots: Slots = Slots(
             *(options, clock, self._heartbeat, self._settler, self._continuity, task_locator, self._context),
             *(self._flows, self._broke),
             name=self.name,
@@ -150,7 +154,7 @@ class Runner:
         )
         self._claimer = Claimer(
             *(store, clock, self._tasks, self._queues, self._slots, self._heartbeat, self._settler),
-            *(self._continuity, task_locator, self._sweep, self._backoff, self._stopping),
+            *(self._continuity, task_locator, self._sweep, self._orders, self._backoff, self._stopping),
             *(self._was_declared_dead, self._was_replaced),
             until_idle=until_idle,
         )
@@ -192,7 +196,7 @@ class Runner:
             self._app.worker_hooks.start(self._slots.loop.run)
             began = True
             self._begin()
-            with listening(self._app.logger.getChild("job")):
+            with listening(self._app.logger.getChild("job"), self._recent):
                 try:
                     self._claimer.run()
                 except BaseException as error:
@@ -266,7 +270,13 @@ class Runner:
         except KeyboardInterrupt:  # the row may still be stored, so this worker signs off when it leaves
             self.worker_id = worker.id
             raise
+        is_first = not self.worker_id
         self.worker_id = self._heartbeat.worker_id = worker.id
+        order = in_force(self._store.orders(), worker)
+        self._orders.find(order) if is_first else self._orders.obey(order)
+
+    def _publish_drained(self, drained: bool) -> None:
+        self._heartbeat.publish_stopping(drained)
 
     def _say_ready(self) -> None:
         log.info(
@@ -461,6 +471,8 @@ class Runner:
         self._slots.loop.close()
         if self.worker_id and not self._heartbeat.all():
             try:
+                if not self._until_idle:
+                    self._heartbeat.say_last()
                 self._store.retire(self.worker_id, "left")
             except HoldfastError as error:
                 log.warning("could not sign off: %s", error)

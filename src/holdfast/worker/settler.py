@@ -10,14 +10,14 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
 from holdfast.clock import Clock
 from holdfast.core.durations import iso
 from holdfast.core.machine import State, Transition
-from holdfast.core.records import Job, Lease, NewEvent
+from holdfast.core.records import EndedAttempt, Job, Lease, Moment, NewEvent
 from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
 from holdfast.core.text import clean, escaped
@@ -32,6 +32,7 @@ from holdfast.tracebacks import ERROR_MAX, describe, logged
 from holdfast.vital_threads import Died, VitalThread
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.executors import outage
+from holdfast.worker.recent import ENDINGS_MAX, RecentWork, outcome_word
 
 log = logging.getLogger("holdfast.worker")
 
@@ -48,6 +49,7 @@ class Settler:
         clock: Clock,
         forget: Callable[[list[Attempt]], None],
         hooks: Hooks,
+        recent: RecentWork | None = None,
         *,
         journal_all: bool = False,
     ) -> None:
@@ -55,6 +57,7 @@ class Settler:
         self._clock = clock
         self._forget = forget
         self._hooks = hooks
+        self._recent = recent or RecentWork()
         self._journal_all = journal_all
         self._outcomes: deque[AttemptEnd] = deque()
         self._locked: LockedRows[AttemptEnd] = LockedRows(clock)
@@ -140,6 +143,7 @@ class Settler:
         """Note that the store has acknowledged an outcome that came with the task's own writes."""
         self._forget([attempt])
         self.last = attempt.lease
+        self._remember([(attempt, "succeeded", State.DONE)])
         self.settled += 1
 
     # ------------------------------------------------------------------------------------ the thread
@@ -237,6 +241,7 @@ class Settler:
         answers = self._store.settle(settlements)
         again: list[AttemptEnd] = []
         settled: list[Attempt] = []
+        ended: list[tuple[Attempt, str, State]] = []
         for (attempt, outcome), settlement, answer in zip(batch, settlements, answers, strict=True):
             if answer is Reply.LOCKED:
                 self._locked.put(attempt.job.id, (attempt, outcome))
@@ -254,11 +259,18 @@ class Settler:
                 log.warning("job %s: attempt %d reported too late and was refused", attempt.job.id, attempt.job.attempt)
                 continue
             self.last = attempt.lease
+            ended.append((attempt, outcome_word(outcome), settlement.verdict.state))
             if settlement.verdict.events:  # also of one that was ALREADY accepted: the answer to it was lost
                 self._tell(attempt.job, outcome, settlement.verdict)
         self._forget(settled)
+        self._remember(ended[-ENDINGS_MAX:])
         self.settled += len(settled)
         return again
+
+    def _remember(self, ended: Sequence[tuple[Attempt, str, State]]) -> None:
+        """Keep the last endings for people: the next beat carries them."""
+        now = Moment(self._clock.wall(), self._clock.lease())
+        self._recent.add(_ending(attempt, word, state, now) for attempt, word, state in ended)
 
     def _catch_up(self, attempt: Attempt) -> None:
         """Learn what is on the row of a workflow by now: whether it is to stop, and what was recorded for it elsewhere,
@@ -301,6 +313,12 @@ class Settler:
         why = f"its outcome could not be stored: {describe(error)}"
         failed = Failed(why, finished=isinstance(outcome, Succeeded), unwritten=True)
         self._settle_for_good([(attempt, failed)])
+
+
+def _ending(attempt: Attempt, outcome: str, state: State, now: Moment) -> EndedAttempt:
+    began = attempt.activity.started_at
+    took_s = None if began is None else round(max(0.0, now.lease - began), 3)
+    return EndedAttempt(attempt.job.id, attempt.job.task, outcome, state, now.wall, took_s)
 
 
 def _of_nobody(move: Transition, state: State) -> Settlement:

@@ -35,7 +35,7 @@ from holdfast.core.child_exit import (
     restart_after,
 )
 from holdfast.core.records import SILENT_BEATS, Worker
-from holdfast.core.text import counted
+from holdfast.core.text import counted, escaped
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import FileLocked, FileReplaced, HoldfastError, StoreLocked
 from holdfast.ids import new_id
@@ -172,6 +172,9 @@ class Supervisor:
             del self._children[number]
             child.socket.close()
         enrolled = self._settle_child(number, child.process.pid, code, silent)
+        if not self._stopping.is_set() and self._was_asked_to_stop(child.process.pid):
+            log.info("a person has asked the workers named %s to stop", escaped(self._name))
+            self._leave(0)
         match next_act(code, enrolled=enrolled):
             case Next.CHECK_SCHEMA:
                 self._leave_if_too_old()
@@ -226,6 +229,17 @@ class Supervisor:
                     )
                     silence.is_excused = True
         return silence.seconds >= silence.limit_s
+
+    def _was_asked_to_stop(self, pid: int) -> bool:
+        """Say whether all children of this supervisor were asked to stop since the one with this pid began."""
+        try:
+            stops = [each for each in self._store.orders() if (each.name, each.act) == (self._name, "stop")]
+            rows = self._store.workers(gone=True) if stops else []
+        except HoldfastError as error:
+            log.warning("could not look whether the workers were asked to stop (%s); a new child will", error)
+            return False
+        began = [each.started_at for each in rows if (each.supervisor, each.pid) == (self._id, pid)]
+        return any(order.at >= min(began, default=float("inf")) for order in stops)
 
     def _leave_if_too_old(self) -> None:
         """A child says that the schema is not for this program. If so, no other child will ever work either."""

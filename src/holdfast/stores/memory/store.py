@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.core import limits, transitions
+from holdfast.core import limits, orders, transitions
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.limits import GHOSTS_MAX, UNGROUPED, Group, Places, Queue, Setting
@@ -39,7 +39,10 @@ from holdfast.core.records import (
     Moment,
     NewEvent,
     NewJob,
+    Order,
+    OrderAct,
     Pulse,
+    Recent,
     Record,
     Schedule,
     Seen,
@@ -110,6 +113,8 @@ class MemoryStore:
         self._duties: dict[str, Duty] = {}
         self._schedules: dict[str, Schedule] = {}
         self._published: dict[str, PublishedTask] = {}
+        self._orders: list[Order] = []
+        self._recent: dict[str, Recent] = {}  # by worker
         self._hints = Wakeups()
         self.tokens = MemoryTokens(self.lock)
         self._steps: dict[str, dict[tuple[int, int], Step]] = {}  # by job, then by (aside, position)
@@ -228,7 +233,13 @@ class MemoryStore:
         return found, walked
 
     def beat(
-        self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
+        self,
+        worker_id: str,
+        pulses: Sequence[Pulse],
+        rss_mb: float | None = None,
+        *,
+        stopping: bool = False,
+        recent: Recent | None = None,
     ) -> BeatReply:
         if not self._lives(worker_id):
             return BeatReply(gone=True)
@@ -243,7 +254,9 @@ class MemoryStore:
             elif job.state is State.RUNNING:
                 self._put(transitions.apply_pulse(job, pulse, now))
         asked = [job.id for job in self._held_by(worker_id) if job.cancel_requested]
-        return BeatReply(lost=lost, cancelled=asked)
+        if recent is not None:
+            self._recent[worker_id] = recent
+        return BeatReply(lost=lost, cancelled=asked, order=orders.in_force(self._orders, self._workers[worker_id]))
 
     def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Reply]:
         self._check_duty(under)
@@ -389,6 +402,13 @@ class MemoryStore:
             self._write("", event, 0, None)
         self.wake()
 
+    def order(self, name: str, act: OrderAct | None, *, actor: str | None = None, note: str | None = None) -> bool:
+        order = None if act is None else Order(name, act, actor, note, self._clock.wall())
+        self._orders, changed = orders.given(self._orders, name, order)
+        for event in orders.events(name, act, actor, note) if changed else ():
+            self._write("", event, 0, None)
+        return changed
+
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         self._check_duty(under)
         old: list[str] = []
@@ -497,8 +517,17 @@ class MemoryStore:
         running = Counter(job.worker for job in self._running())
         listed = [worker for worker in self._workers.values() if gone or worker.gone_at is None]
         return [
-            replace(one, running=running[one.id], tasks=one.tasks if one.gone_at is None else None) for one in listed
+            replace(one, running=running[one.id], tasks=None)
+            if one.gone_at is not None
+            else replace(one, running=running[one.id], order=orders.in_force(self._orders, one))
+            for one in listed
         ]
+
+    def orders(self) -> list[Order]:
+        return sorted(self._orders, key=lambda order: order.name)
+
+    def recent(self, worker_ids: Sequence[str]) -> dict[str, Recent]:
+        return {each: self._recent[each] for each in worker_ids if each in self._recent}
 
     def paused(self) -> list[str]:
         wall = self._clock.wall()

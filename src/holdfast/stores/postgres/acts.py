@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from holdfast.core import orders
 from holdfast.core.acts import Move
 from holdfast.core.machine import ENDED
-from holdfast.core.records import Seen
+from holdfast.core.records import OrderAct, Seen
 from holdfast.core.row_text import ANSWER
 from holdfast.stores import row_json
 from holdfast.stores.postgres import statements
@@ -72,6 +73,25 @@ def delete(q: Connections, db: Cursor, jobs: Sequence[Seen]) -> list[Reply]:
         Reply.LOCKED if seen.job_id in busy else Reply.ACCEPTED if seen.job_id in gone else Reply.REFUSED
         for seen in jobs
     ]
+
+
+def order(
+    q: Connections,
+    db: Cursor,
+    name: str,
+    act: OrderAct | None,
+    actor: str | None,
+    note: str | None,
+    wall: float | None,
+) -> bool:
+    """Give workers an order, or take it back, with its line in the journal; return whether that changed anything."""
+    with db.connection.transaction():
+        given = {"name": name, "act": act, "actor": actor, "note": note, "wall": wall}
+        changed = db.execute(q["order_end" if act is None else "order"], given, prepare=False).rowcount > 0
+        if changed:
+            lines = row_json.journal_lines("", 0, None, orders.events(name, act, actor, note))
+            statements.write_events(q, db, lines, wall)
+    return changed
 
 
 def _one(q: Connections, db: Cursor, query: str, values: dict[str, object]) -> str:

@@ -88,6 +88,17 @@ FROM
         AND (%(since)s::float8 IS NULL OR at >= %(since)s)
         AND (%(before)s::bigint IS NULL OR seq < %(before)s)
 
+-- fragment: order
+-- The order in force for the worker, in the order of core/records.py: Order.
+(
+        SELECT json_build_array(given.name, given.act, given.actor, given.note, given.at)::text
+        FROM {schema}.worker_order AS given
+        WHERE given.name = worker.name
+            OR (worker.supervisor IS NOT NULL AND given.name || '/' = rtrim(worker.name, '0123456789'))
+        ORDER BY given.act = 'stop' DESC, given.name COLLATE "C"
+        LIMIT 1
+    )
+
 -- fragment: found
 SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY seq DESC), '') || ']' FROM (
 
@@ -414,6 +425,11 @@ noted AS (
     SELECT living.id, clock.wall FROM living, clock WHERE %(row_locked)s::boolean
     ON CONFLICT (worker) DO UPDATE SET at = excluded.at
 ),
+told AS (
+    INSERT INTO {schema}.worker_recent (worker, recent)
+    SELECT living.id, %(recent)s::text FROM living WHERE %(recent)s::text IS NOT NULL
+    ON CONFLICT (worker) DO UPDATE SET recent = excluded.recent
+),
 pulse AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id,
         (value ->> 3)::boolean AS started, (value ->> 4)::float8 AS progress, value ->> 5 AS note, value ->> 6 AS log,
@@ -463,7 +479,8 @@ SELECT
     (
         SELECT coalesce(json_agg(job.id ORDER BY job.seq), '[]')::text FROM {schema}.job AS job
         WHERE job.state = 'running' AND job.worker = %(worker)s AND job.cancel_requested
-    );
+    ),
+    (SELECT {order} FROM {schema}.worker WHERE worker.id = %(worker)s);
 
 -- name: settle
 -- The only way out of `running`: every conjunct of the WHERE below is a guard, and tests/mutants drops each of them.
@@ -987,7 +1004,7 @@ SELECT coalesce(json_agg(json_build_array(
     id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at,
     greatest(beat_at, (SELECT at FROM {schema}.beat_aside WHERE beat_aside.worker = dead.id)), beats,
     (SELECT count(*) FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = dead.id),
-    rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping, NULL
+    rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping, NULL, NULL
 ) ORDER BY started_at, id), '[]')::text, (
     SELECT nextval('{schema}.dead_looks')
     WHERE %(does)s::boolean
@@ -1051,6 +1068,9 @@ forgotten AS (
 ),
 silenced AS (
     DELETE FROM {schema}.beat_aside WHERE worker IN (SELECT id FROM forgotten)
+),
+unsaid AS (
+    DELETE FROM {schema}.worker_recent WHERE worker IN (SELECT id FROM forgotten)
 ),
 removed AS (
     UPDATE {schema}.meta SET value = (value::bigint + 1)::text
@@ -1268,6 +1288,17 @@ UPDATE {schema}.job SET counted = true WHERE state = 'running' AND queue = %(que
 
 -- name: limit_tell
 SELECT pg_notify(%(channel)s, '');
+
+-- name: order
+-- The same act again keeps the first order.
+INSERT INTO {schema}.worker_order AS given (name, act, actor, note, at)
+VALUES (%(name)s, %(act)s, %(actor)s, %(note)s, {wall})
+ON CONFLICT (name) DO UPDATE SET act = excluded.act, actor = excluded.actor, note = excluded.note, at = excluded.at
+WHERE given.act <> excluded.act;
+
+-- name: order_end
+DELETE FROM {schema}.worker_order
+WHERE name = %(name)s OR (name <> rtrim(name, '0123456789') AND %(name)s || '/' = rtrim(name, '0123456789'));
 
 -- name: purge
 -- With %(ids)s only these of them.
@@ -1689,10 +1720,19 @@ SELECT coalesce(json_agg(json_build_array(
     greatest(beat_at, (SELECT at FROM {schema}.beat_aside WHERE beat_aside.worker = worker.id)), beats,
     (SELECT count(*) FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = worker.id),
     rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping,
-    (SELECT tasks::text FROM {schema}.published WHERE published.worker = worker.id AND worker.gone_at IS NULL)
+    (SELECT tasks::text FROM {schema}.published WHERE published.worker = worker.id AND worker.gone_at IS NULL),
+    CASE WHEN gone_at IS NULL THEN {order} END
 ) ORDER BY started_at, id), '[]')::text
 FROM {schema}.worker AS worker
 WHERE %(gone)s OR gone_at IS NULL;
+
+-- name: orders
+SELECT coalesce(json_agg(json_build_array(name, act, actor, note, at) ORDER BY name), '[]')::text
+FROM {schema}.worker_order;
+
+-- name: recent
+SELECT coalesce(json_agg(json_build_array(worker, recent)), '[]')::text FROM {schema}.worker_recent
+WHERE worker = ANY (%(workers)s::text[]);
 
 -- name: paused
 SELECT coalesce(json_agg(name ORDER BY name), '[]')::text FROM {schema}.queue

@@ -35,7 +35,10 @@ from holdfast.core.records import (
     Moment,
     NewEvent,
     NewJob,
+    Order,
+    OrderAct,
     Pulse,
+    Recent,
     Record,
     Schedule,
     Seen,
@@ -220,18 +223,25 @@ class PostgresStore:
             # row.
 
     def beat(
-        self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
+        self,
+        worker_id: str,
+        pulses: Sequence[Pulse],
+        rss_mb: float | None = None,
+        *,
+        stopping: bool = False,
+        recent: Recent | None = None,
     ) -> BeatReply:
         rows = row_json.encode([row_json.pulse(pulse) for pulse in pulses]).decode()
         point("beat.before")
         said = {"worker": worker_id, "pulses": rows, "rss_mb": rss_mb, "stopping": stopping}
-        values = {**said, "row_locked": False, **self._instants()}
+        news = None if recent is None else row_json.encode(recent).decode()
+        values = {**said, "recent": news, "row_locked": False, **self._instants()}
         try:
             row = self._hot.one("beat", values)
         except StoreLocked:  # the worker's row: its leases must not end for that
             values["row_locked"] = True
             row = self._hot.one("beat", values)
-        enrolled, stale, skipped, cancelled = row
+        enrolled, stale, skipped, cancelled, order = row
         if not enrolled:
             return BeatReply(gone=True)
         lost = row_json.rows_from(stale)
@@ -248,6 +258,7 @@ class PostgresStore:
             skipped=row_json.names_from(skipped),
             cancelled=row_json.names_from(cancelled),
             counted=not values["row_locked"],
+            order=row_json.order_from(order),
         )
 
     def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Reply]:
@@ -382,6 +393,9 @@ class PostgresStore:
         change = functools.partial(with_setting, setting=setting, declared=declared)
         self._turns.set_queue(queue, change, actor, self._wall())
 
+    def order(self, name: str, act: OrderAct | None, *, actor: str | None = None, note: str | None = None) -> bool:
+        return self._db.run(lambda db: acts.order(self._db, db, name, act, actor, note, self._wall()))
+
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         values = {"states": [state.value for state in states], "before": before, "limit": limit}
         allowed, deleted = self._purge.page(values | statements.duty_token(under))
@@ -447,6 +461,12 @@ class PostgresStore:
 
     def workers(self, gone: bool = False) -> list[Worker]:
         return [worker for worker, _ in row_json.workers_from(self._db.one("workers", {"gone": gone})[0])]
+
+    def orders(self) -> list[Order]:
+        return row_json.orders_from(self._db.one("orders")[0])
+
+    def recent(self, worker_ids: Sequence[str]) -> dict[str, Recent]:
+        return row_json.recent_from(self._db.one("recent", {"workers": list(worker_ids)})[0])
 
     def paused(self) -> list[str]:
         return row_json.names_from(self._db.one("paused", {"wall": self._wall()})[0])

@@ -37,6 +37,10 @@ SELECT '[' || coalesce(group_concat(json_array(
     )), '') || ']'
     FROM holdfast_queue
 
+-- fragment: order
+-- In the order of core/records.py: Order.
+json_array(given.name, given.act, given.actor, given.note, given.at)
+
 -- fragment: found
 SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
     SELECT row FROM holdfast_row
@@ -301,9 +305,24 @@ UPDATE holdfast_queue SET booked_until = :booked_until WHERE name = :queue;
 );
 
 -- name: beat_worker
+-- Not `supervisor IS NOT NULL`: inside RETURNING SQLite 3.40 takes that for true.
 UPDATE holdfast_worker
 SET beats = beats + 1, beat_at = :wall, rss_mb = coalesce(:rss_mb, rss_mb), stopping = :stopping
-WHERE id = :worker AND gone_at IS NULL;
+WHERE id = :worker AND gone_at IS NULL
+RETURNING (
+    SELECT {order} FROM holdfast_order AS given
+    WHERE given.name = holdfast_worker.name
+        OR (
+            coalesce(holdfast_worker.supervisor, '') <> ''
+            AND given.name || '/' = rtrim(holdfast_worker.name, '0123456789')
+        )
+    ORDER BY given.act = 'stop' DESC, given.name
+    LIMIT 1
+);
+
+-- name: beat_recent
+INSERT INTO holdfast_recent (worker, recent) VALUES (:worker, :recent)
+ON CONFLICT (worker) DO UPDATE SET recent = excluded.recent;
 
 -- name: beat
 -- A lease never gets shorter, and nothing but the current attempt may extend it.
@@ -640,7 +659,7 @@ LIMIT 1;
 -- Every worker not yet gone, with the inode of its lock file; and the gone ones that still hold leases.
 SELECT json_group_array(json_array(
     id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, beats,
-    running, rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping, NULL, lock_inode
+    running, rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping, NULL, NULL, lock_inode
 ))
 FROM holdfast_workforce
 WHERE gone_at IS NULL OR running > 0;
@@ -668,6 +687,9 @@ WHERE id = :worker AND gone_at IS NULL;
 DELETE FROM holdfast_worker
 WHERE gone_at < :wall - :kept_s
     AND NOT EXISTS (SELECT 1 FROM holdfast_job WHERE state = 'running' AND worker = holdfast_worker.id);
+
+-- name: retire_recent
+DELETE FROM holdfast_recent WHERE worker NOT IN (SELECT id FROM holdfast_worker);
 
 -- name: acquire
 -- Another boot's clock says nothing here: its holder is gone with it.
@@ -771,6 +793,16 @@ DELETE FROM holdfast_paused_group WHERE queue = :queue;
 -- name: limit_pause
 INSERT INTO holdfast_paused_group (queue, grp, paused_until)
 SELECT :queue, key, value FROM json_each(:groups);
+
+-- name: order
+-- The same act again keeps the first order.
+INSERT INTO holdfast_order (name, act, actor, note, at) VALUES (:name, :act, :actor, :note, :wall)
+ON CONFLICT (name) DO UPDATE SET act = excluded.act, actor = excluded.actor, note = excluded.note, at = excluded.at
+WHERE act <> excluded.act;
+
+-- name: order_end
+DELETE FROM holdfast_order
+WHERE name = :name OR (name <> rtrim(name, '0123456789') AND :name || '/' = rtrim(name, '0123456789'));
 
 -- name: purge
 SELECT json_group_array(json_array(seq, id, queue, state)) FROM (
@@ -995,9 +1027,25 @@ WHERE place <= :limit;
 SELECT json_group_array(json_array(
     id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, beats,
     running, rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping,
-    (SELECT tasks FROM holdfast_published WHERE worker = workforce.id AND workforce.gone_at IS NULL)
+    (SELECT tasks FROM holdfast_published WHERE worker = workforce.id AND workforce.gone_at IS NULL),
+    (
+        SELECT {order} FROM holdfast_order AS given
+        WHERE workforce.gone_at IS NULL AND (
+            given.name = workforce.name
+            OR (workforce.supervisor IS NOT NULL AND given.name || '/' = rtrim(workforce.name, '0123456789'))
+        )
+        ORDER BY given.act = 'stop' DESC, given.name
+        LIMIT 1
+    )
 ))
 FROM (SELECT * FROM holdfast_workforce WHERE :gone = 1 OR gone_at IS NULL ORDER BY started_at, id) AS workforce;
+
+-- name: orders
+SELECT json_group_array({order}) FROM (SELECT * FROM holdfast_order ORDER BY name) AS given;
+
+-- name: recent
+SELECT json_group_array(json_array(worker, recent)) FROM holdfast_recent
+WHERE worker IN (SELECT value FROM json_each(:workers));
 
 -- name: paused
 SELECT json_group_array(name) FROM (

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.clock import Clock, SystemClock, pause
+from holdfast.core import orders
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.limits import GHOSTS_MAX, REPEATS_MAX, Places, Queue, Setting, with_pause, with_setting
@@ -33,7 +34,10 @@ from holdfast.core.records import (
     Moment,
     NewEvent,
     NewJob,
+    Order,
+    OrderAct,
     Pulse,
+    Recent,
     Record,
     Schedule,
     Seen,
@@ -164,15 +168,23 @@ class SqliteStore:
             return text_of(db, "claim_answers", token), whole
 
     def beat(
-        self, worker_id: str, pulses: Sequence[Pulse], rss_mb: float | None = None, *, stopping: bool = False
+        self,
+        worker_id: str,
+        pulses: Sequence[Pulse],
+        rss_mb: float | None = None,
+        *,
+        stopping: bool = False,
+        recent: Recent | None = None,
     ) -> BeatReply:
         rows = row_json.encode([row_json.pulse(pulse) for pulse in pulses]).decode()
         said = {"worker": worker_id, "pulses": rows, "wall": self._clock.wall(), "rss_mb": rss_mb, "stopping": stopping}
         point("beat.before")
         lock_lost = not liveness.renew(self._lock_path(worker_id))
         with self._db.writing(self._beat_wait_s) as db:
-            if db.execute(Q["beat_worker"], said).rowcount == 0:
+            if (living := db.execute(Q["beat_worker"], said).fetchone()) is None:
                 return BeatReply(gone=True, lock_lost=lock_lost)
+            if recent is not None:
+                db.execute(Q["beat_recent"], {"worker": worker_id, "recent": row_json.encode(recent).decode()})
             lost: list[str] = []
             if pulses and db.execute(Q["beat"], {**said, "lease": self._clock.lease()}).rowcount < len(pulses):
                 stale = row_json.rows_from(db.execute(Q["beat_lost"], said).fetchone()[0])
@@ -185,7 +197,8 @@ class SqliteStore:
                 ]
                 statements.write_events(db, events, self._clock.wall())
             cancelled = row_json.names_from(db.execute(Q["beat_cancelled"], said).fetchone()[0])
-        return BeatReply(lost=lost, cancelled=cancelled, lock_lost=lock_lost)
+        order = row_json.order_from(living[0])
+        return BeatReply(lost=lost, cancelled=cancelled, lock_lost=lock_lost, order=order)
 
     def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Reply]:
         if not settlements:
@@ -283,6 +296,7 @@ class SqliteStore:
             values = {"worker": worker_id, "wall": self._clock.wall(), **gone(cause, how)}
             changed = db.execute(Q["retire"], values).rowcount == 1
             if db.execute(Q["retire_old"], {"wall": self._clock.wall(), "kept_s": GONE_KEPT_S}).rowcount:
+                db.execute(Q["retire_recent"])
                 db.execute(Q["standing_removed"])
         liveness.drop(self._lock_path(worker_id))
         self._foreign.pop(worker_id, None)
@@ -323,6 +337,16 @@ class SqliteStore:
             found = row_json.queues_from(text_of(db, "queues", {"queue": name}))
             before = found[0] if found else Queue(name=name)
             statements.set_queue(db, before, change(before), actor, self._clock.wall())
+
+    def order(self, name: str, act: OrderAct | None, *, actor: str | None = None, note: str | None = None) -> bool:
+        wall = self._clock.wall()
+        with self._db.writing() as db:
+            values = {"name": name, "act": act, "actor": actor, "note": note, "wall": wall}
+            changed = db.execute(Q["order_end" if act is None else "order"], values).rowcount > 0
+            if changed:
+                lines = row_json.journal_lines("", 0, None, orders.events(name, act, actor, note))
+                statements.write_events(db, lines, wall)
+        return changed
 
     def purge(self, states: Sequence[State], before: float, limit: int = 1000, under: Duty | None = None) -> int:
         with self._db.writing() as db:
@@ -394,6 +418,12 @@ class SqliteStore:
 
     def workers(self, gone: bool = False) -> list[Worker]:
         return [worker for worker, _ in row_json.workers_from(self._one("workers", {"gone": gone}))]
+
+    def orders(self) -> list[Order]:
+        return row_json.orders_from(self._one("orders"))
+
+    def recent(self, worker_ids: Sequence[str]) -> dict[str, Recent]:
+        return row_json.recent_from(self._one("recent", {"workers": row_json.encode(worker_ids).decode()}))
 
     def paused(self) -> list[str]:
         return row_json.names_from(self._one("paused", {"wall": self._clock.wall()}))
