@@ -154,6 +154,8 @@ class App:
         isolate: each attempt runs in a process of its own, which may crash. memory_max_mb: how much memory that process
         may use. hold_after: when this number of jobs with the same arguments have crashed and were given up or held
         within a day, new ones are held; leave it out for tasks that take no arguments or repeat the same ones.
+        on_done: a task to enqueue when a job is done. on_dead: one to enqueue when a job is dead or rolled back. It
+        gets `job_id`, `state`, `error_kind` and `error` by name, as far as it takes them; see docs/callbacks.md.
         Raises `UsageError` for what can never work: a generator, a name that is taken, an argument that cannot travel.
         """
         return partial(self._declare, Task, TaskOptions.__optional_keys__)
@@ -795,6 +797,7 @@ class App:
             policy=row.policy,
             workflow=True,
             group=row.group,
+            callbacks=row.callbacks,
         )
         added = self.store.fork(new, id, row.fence, first.position, line)
         if added is None:

@@ -7,22 +7,36 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import PurePath
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypedDict,
+    TypeVar,
+    Union,
+    Unpack,
+    overload,
+)
 
 import msgspec
 
+from holdfast.core.callbacks import FACTS, Callback, with_callbacks
+from holdfast.core.callbacks import Kind as CallbackKind
 from holdfast.core.limits import check_group
 from holdfast.core.payload import JSON, Signature, decode_value, encode_value
 from holdfast.core.policy import OnCrash, Policy, Retry
 from holdfast.core.published import PublishedTask, arguments_schema, parameters_of
 from holdfast.core.records import NewJob
 from holdfast.core.text import check_storable
-from holdfast.errors import PolicyError, UsageError
+from holdfast.errors import PayloadError, PolicyError, UsageError
 from holdfast.ids import new_job_id
 
 if TYPE_CHECKING:
@@ -45,6 +59,7 @@ _RUN_AT_MAX = 253_402_300_799.0  # the end of the year 9999, the last that peopl
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MAIN = ("__main__", "__mp_main__")
 
+CallbackTask = Union["Sender[..., Any]", str]  # a task, `task.using(…)`, or its name
 Key = str | Callable[..., str | None] | None
 
 
@@ -65,6 +80,8 @@ class TaskOptions(TypedDict, total=False):
     isolate: bool
     memory_max_mb: int | None
     hold_after: int | None
+    on_done: CallbackTask | None
+    on_dead: CallbackTask | None
 
 
 class EnqueueOptions(TypedDict, total=False):
@@ -83,6 +100,8 @@ class EnqueueOptions(TypedDict, total=False):
     lease_s: float | None
     timeout_s: float | None
     stall_s: float | None
+    on_done: CallbackTask | None
+    on_dead: CallbackTask | None
     connection: Any
 
 
@@ -99,6 +118,7 @@ class JobOptions:
     policy: Policy = field(default_factory=Policy)
     connection: Any = None
     group: str | None = None
+    callbacks: str | None = None  # as `NewJob` has them
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -204,6 +224,7 @@ class Sender(Generic[P, R]):
             policy=options.policy,
             workflow=task.is_workflow,
             group=options.group,
+            callbacks=options.callbacks,
         )
 
     def _template(self) -> NewJob:
@@ -226,6 +247,8 @@ class Sender(Generic[P, R]):
         lease_s: float | None = None,
         timeout_s: float | None = None,
         stall_s: float | None = None,
+        on_done: CallbackTask | None = None,
+        on_dead: CallbackTask | None = None,
         connection: Any = None,
     ) -> Sender[P, R]:
         """Return the task with other options for its jobs; what is None stays as it was.
@@ -249,9 +272,18 @@ class Sender(Generic[P, R]):
         changes = _given(key=key, priority=priority, queue=queue, id=id, group=group, connection=connection)
         if given:
             changes["policy"] = self._task.check_policy(dataclasses.replace(self._options.policy, **given))
+        if on_done is not None or on_dead is not None:
+            changes["callbacks"] = self._callbacks(on_done, on_dead)
         if run_after is not None or run_at is not None:
             changes["run_at"], changes["delay_s"] = _when(run_after, run_at)
         return Sender(self._task, dataclasses.replace(self._options, **changes))
+
+    def _callbacks(self, on_done: CallbackTask | None, on_dead: CallbackTask | None) -> str | None:
+        """Return the callbacks of its next jobs, with these in place of those before."""
+        app = self._task.app
+        done = None if on_done is None else callback_to(app, on_done, "done")
+        dead = None if on_dead is None else callback_to(app, on_dead, "dead")
+        return with_callbacks(self._options.callbacks, done, dead)
 
 
 Sender.using.__qualname__ = "Task.using"  # an error of Python's about its arguments names the class that users know
@@ -275,6 +307,8 @@ class Task(Sender[P, R]):
         isolate: bool = False,
         memory_max_mb: int | None = None,
         hold_after: int | None = None,
+        on_done: CallbackTask | None = None,
+        on_dead: CallbackTask | None = None,
     ) -> None:
         fn = fn.__func__ if isinstance(fn, staticmethod) else fn
         _check_function(fn)
@@ -294,6 +328,8 @@ class Task(Sender[P, R]):
         self.queue = options.queue
         self.priority = options.priority
         self.policy = options.policy
+        if on_done is not None or on_dead is not None:
+            self._options = dataclasses.replace(self._options, callbacks=self._callbacks(on_done, on_dead))
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -321,6 +357,12 @@ class Task(Sender[P, R]):
     def check_policy(self, policy: Policy) -> Policy:
         """Return the policy if this task can follow it."""
         return check_rollback(self.name, policy, self.is_workflow)
+
+    def takes(self, facts: Mapping[str, object]) -> tuple[str, ...]:
+        """Return which of these arguments, by name, the task takes; raise `PayloadError` if a call with them fails."""
+        names = tuple(p.name for p in self._signature.parameters if p.name in facts)
+        self.decode(JSON.encode({name: facts[name] for name in names}))
+        return names
 
     @property
     def published(self) -> PublishedTask:
@@ -389,6 +431,30 @@ class Declare(Protocol):
     def __call__(self, fn: Callable[P, R], /) -> SyncTask[P, R]: ...
     @overload
     def __call__(self, fn: None = None, /, **options: Unpack[TaskOptions]) -> Declare: ...
+
+
+def callback_to(app: App, target: object, kind: CallbackKind) -> Callback:
+    """Return what a row needs to store a job of this task at its end. Raises `UsageError` for what could never run."""
+    option = f"on_{kind}"
+    if isinstance(target, str):
+        target = app.named(target)
+    task = target._task if isinstance(target, Sender) else None
+    if not isinstance(target, Sender) or not isinstance(task, Task) or task.app is not app:
+        raise UsageError(f"{option}={target!r} must be a task of this app, its name, or task.using(…)")
+    if app.codec is not JSON:
+        raise UsageError(
+            f"{option} needs an App without codec=: the reaper, which has no code of yours, writes the call"
+        )
+    takes: tuple[str, ...] = ()
+    for facts in FACTS[kind]:
+        try:
+            takes = task.takes(facts)
+        except PayloadError as error:
+            raise UsageError(
+                f"{option}={task.name}: a callback gets {', '.join(facts)} by name, as far as it takes them, such as "
+                f"{facts}: {error}"
+            ) from error
+    return Callback(msgspec.structs.replace(target._template(), key=None), takes)
 
 
 def default_name(fn: Callable[..., Any]) -> str:

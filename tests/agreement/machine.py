@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from holdfast.core import acts
+from holdfast.core.callbacks import Callback, with_callbacks
 from holdfast.core.limits import Limits, setting
 from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import Policy, Retry
@@ -52,6 +53,10 @@ MOMENT_S = 1 / 32
 QUEUES, TASKS, KEYS = ["a", "b"], ["t", "u"], [None, None, "k", "l"]
 LEASES_S = [1.5, 3.0]
 GROUPS = ["g", "h", "i"]
+CALLBACKS = with_callbacks(  # of jobs whose ending stores another job, which may be claimed like any other
+    None,
+    *(Callback(NewJob(id="", task="u", payload="", queue="b"), ("job_id", "error_kind", "error")) for _ in range(2)),
+)
 DAY_S = 86_400.0  # a store forgets workers that are gone for longer; a run is shorter
 
 outcomes = st.sampled_from([
@@ -148,16 +153,17 @@ class Stores(RuleBasedStateMachine):
 
     @rule(policy=policies, queue=st.sampled_from(QUEUES), task=st.sampled_from(TASKS),
           key=st.sampled_from(KEYS), priority=st.sampled_from([0, 0, 5]), delay_s=st.sampled_from([0.0, 0.0, 1.5]),
-          twice=rarely)  # fmt: skip
+          twice=rarely, callbacks=st.sampled_from([None, CALLBACKS]))  # fmt: skip
     def add(self, twice: bool, policy: Policy, **given: Any) -> None:
         new = self._new(policy, **given)
         self._add([new, self._new(policy, **given), new] if twice else [new])
 
     @rule(targets=(attempts, seen), worker=workers, policy=policies, jobs=st.integers(1, 2),
-          limit=st.sampled_from([1, 1, 0]), queue=st.sampled_from(QUEUES))  # fmt: skip
-    def start(self, worker: str, policy: Policy, jobs: int, limit: int, queue: str) -> Any:
+          limit=st.sampled_from([1, 1, 0]), queue=st.sampled_from(QUEUES),
+          callbacks=st.sampled_from([None, CALLBACKS]))  # fmt: skip
+    def start(self, worker: str, policy: Policy, jobs: int, limit: int, queue: str, callbacks: str | None) -> Any:
         """Jobs that are claimed at once, or ahead: most calls want an attempt."""
-        self._add([self._new(policy, priority=5, queue=queue) for _ in range(jobs)])
+        self._add([self._new(policy, priority=5, queue=queue, callbacks=callbacks) for _ in range(jobs)])
         return self._claim(worker, queues=[queue], tasks=["t"], limit=limit, ahead=jobs - limit)
 
     @rule(target=attempts, pair=attempts, again=rarely, worker=workers, queues=queues, tasks=tasks,

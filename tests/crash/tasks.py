@@ -93,6 +93,21 @@ def from_the_grave(ctx: Context) -> int:
     return ctx.fence
 
 
+@app.task(name="told", retry=AGAIN, crashes_max=1000)
+def told(ctx: Context, job_id: str, state: str) -> None:
+    """Be the callback of `tells`."""
+    write("start", ctx)
+
+
+@app.task(name="tells", retry=Retry(attempts_max=1, on=(OSError,)), crashes_max=1000, on_done=told, on_dead=told)
+def tells(ctx: Context, fails: bool, seconds: float = 0.0) -> int:
+    """End as dead if it is to fail, else as done."""
+    fence = work(ctx, seconds)
+    if fails:
+        raise ValueError("as it was told to")
+    return fence
+
+
 @app.task(name="chatty", retry=AGAIN)
 def chatty(ctx: Context) -> None:
     """Say what it does; the first attempt never ends by itself."""

@@ -15,7 +15,7 @@ from holdfast.core.machine import ENDED, State, Transition, after
 from holdfast.core.records import Job, NewEvent, Seen, Step
 from holdfast.core.replay import asked_about, open_steps, to_undo, would_repeat
 from holdfast.core.stop_reason import sentence
-from holdfast.core.verdict import Verdict, why_undone
+from holdfast.core.verdict import Verdict, why_undone, with_callback
 from holdfast.errors import IllegalMove, Refused
 
 Choice = Literal["retry", "done", "fail", "rollback"]
@@ -84,7 +84,8 @@ def _asked_to_stop(*events: NewEvent, **more: Any) -> Verdict:
 def _moved(job: Job, move: Transition, *events: NewEvent, **more: Any) -> Verdict:
     """Return the verdict of an act on a job that does not run: what an attempt reports later is refused."""
     state = after(job.state, move, job.id)
-    return Verdict(move=move, state=state, stop_reason="", raises_fence=True, events=events, **more)
+    verdict = Verdict(move=move, state=state, stop_reason="", raises_fence=True, events=events, **more)
+    return verdict if job.callbacks is None else with_callback(job, verdict)
 
 
 def _back(job: Job, now: float, event: NewEvent, move: Transition = Transition.REVIVE, **more: Any) -> Verdict:

@@ -104,6 +104,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     workflow: bool = False
     parent: str | None = None  # the workflow that started it, and is woken by its end
     group: str | None = None  # whose work it is: groups of a queue take turns
+    callbacks: str | None = None  # the jobs that are stored when it ends (core/callbacks.py)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -163,6 +164,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     stop_reason: StopReason | None = None  # why it is held, dead or rolled back, apart from its error
     rollback_cause: str | None = None  # why it is rolled back, once its error is that of an undo
     group: str | None = None
+    error_kind: str | None = None  # the class of the exception that its error tells of, if it was one
+    callbacks: str | None = None  # the jobs that are stored when it ends (core/callbacks.py)
 
     @property
     def lease(self) -> Lease:

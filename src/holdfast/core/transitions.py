@@ -32,7 +32,7 @@ def first_row(new: NewJob, wall: float) -> Job:
         lease_s=policy.lease_s, beat_s=policy.beat_every_s,
         timeout_s=policy.timeout_s, stall_s=policy.stall_s, error=None, result=None,
         progress=None, note=None, ended_at=None, log=None, moved_at=None, workflow=new.workflow, parent=new.parent,
-        group=new.group,
+        group=new.group, callbacks=new.callbacks,
     )  # fmt: skip
 
 
@@ -94,7 +94,9 @@ def apply_verdict(job: Job, verdict: Verdict, wall: float) -> Job:
         job, state=verdict.state, open_step=new("open_step") or None, undo_requested=new("undo_requested"),
         wake_at=verdict.wake_at if waits else None, awaits=Awaits(verdict.awaits) if waits else None,
         question=verdict.question if waits else None,
-        run_at=new("run_at"), error=new("error") or None, stop_reason=new("stop_reason") or None,
+        run_at=new("run_at"), error=new("error") or None,
+        error_kind=job.error_kind if verdict.error is None else verdict.error_kind,
+        stop_reason=new("stop_reason") or None,
         rollback_cause=new("rollback_cause"), result=new("result"), suspects=new("suspects"),
         rolling_back=new("rolling_back"), cancel_requested=new("cancel_requested"), priority=new("priority"),
         failures=(0 if verdict.fresh_budgets else job.failures) + verdict.failures,

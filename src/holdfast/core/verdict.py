@@ -12,8 +12,9 @@ from typing import Any, Literal, TypedDict, Unpack, assert_never
 
 import msgspec
 
+from holdfast.core.callbacks import callback
 from holdfast.core.machine import State, Transition, after
-from holdfast.core.records import DamagedJob, Detector, EventKind, Job, NewEvent, Step, StopReason
+from holdfast.core.records import DamagedJob, Detector, EventKind, Job, NewEvent, NewJob, Step, StopReason
 from holdfast.core.replay import answer_to
 from holdfast.core.row_text import Awaited
 from holdfast.core.stop_reason import full_reason, sentence, words
@@ -45,6 +46,7 @@ class Failed(_Erred, frozen=True):
     fault, but it cut the attempt short: it costs what a release costs, and passes through `on_crash` as well.
     `unwritten`: it replaces an outcome that the store could not write.
     `frames`: where it raised, for the log; the traceback is in the detail.
+    `error_kind`: the class of the exception; None: it was none.
     """
 
     finished: bool = False
@@ -54,6 +56,7 @@ class Failed(_Erred, frozen=True):
     unwritten: bool = False
     delay_s: float | None = None
     frames: tuple[str, ...] = ()
+    error_kind: str | None = None
 
 
 class Diverged(_Erred, frozen=True):
@@ -170,6 +173,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     state: State
     run_at: float | None = None
     error: str | None = None  # "" removes it: a person has answered what it asked
+    error_kind: str | None = None  # of this error
     stop_reason: StopReason | Literal[""] | None = None  # "": it continues
     rollback_cause: str | None = None
     reason: str | None = None  # the error and why the job stops, in words; it is not stored
@@ -195,6 +199,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[Step, ...] = ()  # what a person says of steps
     aside_from: int | None = None  # live steps from this position on are set aside
     events: tuple[NewEvent, ...] = ()
+    jobs: tuple[NewJob, ...] = ()  # callbacks: stored by the same commit; one whose id is known is not stored again
 
 
 ENDING_EVENT: dict[type, EventKind] = {
@@ -216,6 +221,25 @@ def judge(outcome: Outcome, job: Job, now: float, *, chance: float) -> Verdict:
     a process that died. If its next attempt ends and its process survives, the job is innocent, and its crash is
     removed from the count.
     """
+    verdict = _acquitted(outcome, job, now, chance)
+    if isinstance(outcome, Failed) and verdict.error == outcome.error:
+        verdict = msgspec.structs.replace(verdict, error_kind=outcome.error_kind)
+    return verdict if job.callbacks is None else with_callback(job, verdict)
+
+
+def with_callback(job: Job, verdict: Verdict) -> Verdict:
+    """Return the verdict with the job that is to be stored if this ends `job`."""
+    says = verdict.error is not None
+    kind, error = (verdict.error_kind, verdict.error) if says else (job.error_kind, job.error)
+    try:
+        new = callback(job, verdict.state, kind, error)
+    except ValueError as damage:
+        warning = NewEvent("warning", {"about": "callbacks", "error": str(damage)})
+        return msgspec.structs.replace(verdict, events=(*verdict.events, warning))
+    return verdict if new is None else msgspec.structs.replace(verdict, jobs=(new,))
+
+
+def _acquitted(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict:
     if job.suspects > 1 and isinstance(outcome, _ACQUITS):
         innocent = msgspec.structs.replace(job, crashes=0)
         verdict = _judge(outcome, innocent, now, chance)

@@ -403,7 +403,7 @@ def new_job(job: NewJob) -> list[Any]:
     return [
         *(job.id, job.task, job.queue, job.payload, job.key, job.priority, job.run_at, job.delay_s),
         *policy(job.policy),
-        *(job.workflow, job.parent, job.group),
+        *(job.workflow, job.parent, job.group, job.callbacks),
     ]
 
 
@@ -479,7 +479,7 @@ def settlement_row(settlement: Settlement) -> list[Any]:
         *(verdict.cancel_requested, verdict.priority, verdict.fresh_budgets, verdict.raises_fence),
         *(verdict.open_step, verdict.undo_requested, verdict.wake_at, awaits(verdict), verdict.question, verdict.inbox),
         *(settlement.seen_open_step, settlement.seen_undoable, verdict.progress, verdict.note, verdict.releases),
-        *(verdict.stop_reason, verdict.rollback_cause),
+        *(verdict.stop_reason, verdict.rollback_cause, verdict.error_kind),
     ]
 
 

@@ -384,7 +384,8 @@ def _raised(attempt: Attempt, error: BaseException) -> Raised:
         return Raised(error)
     text = describe(error)  # first: to write a traceback swallows an interrupt
     final, delay_s = _again(attempt, error)
-    said = Failed(text, {"traceback": _trace(error)}, final=final, delay_s=delay_s)
+    kind = type(error).__name__
+    said = Failed(text, {"traceback": _trace(error)}, final=final, delay_s=delay_s, error_kind=kind)
     return Raised(error, msgspec.structs.replace(said, frames=user_frames(error, FRAMES_MAX)))
 
 
@@ -416,7 +417,7 @@ def conclude(attempt: Attempt, raised: Raised) -> Outcome:
         return Snoozed(error.delay_s)
     if isinstance(error, asyncio.CancelledError):
         return Failed("the task was cancelled from inside (asyncio.CancelledError)")
-    said = raised.said or Failed(describe(error))
+    said = raised.said or Failed(describe(error), error_kind=type(error).__name__)
     if opened is not None and opened.outage is not None and any(each is opened.outage for each in _behind(error)):
         return outage(opened, said)
     if any(isinstance(each, errors.StoreLocked) and each.neighbour for each in _behind(error)):

@@ -654,6 +654,7 @@ class MemoryStore:
         """Make the job what the verdict says, and write down why."""
         self._put(transitions.apply_verdict(job, verdict, self._clock.wall()))
         self._say_of_steps(job, verdict)
+        self.add(verdict.jobs)
         for event in verdict.events:
             self._write(job.id, event, job.fence, worker_id)
 

@@ -48,6 +48,8 @@ def _move(q: Connections, db: Cursor, moves: Sequence[Move], wall: float | None)
         answers |= dict.fromkeys(row_json.names_from(names), answer)
     _say_of_steps(q, db, [each for each in moves if answers[each.seen.job_id] is Reply.ACCEPTED])
     statements.tell_parents(q, db, [(parent, job_id) for parent, job_id in row_json.rows_from(parents)], wall)
+    done = [each.verdict for each in moves if answers[each.seen.job_id] is Reply.ACCEPTED]
+    statements.add_callbacks(q, db, done, wall)
     return answers
 
 

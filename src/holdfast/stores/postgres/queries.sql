@@ -43,7 +43,7 @@ CASE WHEN has_sequence_privilege('{schema}.sleep_count'::regclass, 'SELECT, USAG
 -- The columns of a job that is stored.
 id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp
+    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks
 
 -- fragment: queue_rows
 -- What is set for queues, in the order of core/limits.py: Queue.
@@ -159,7 +159,7 @@ stored AS (
     INSERT INTO {schema}.job (
         seq, id, task, queue, payload, key, priority, run_at, created_at,
         attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp
+        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks
     )
     OVERRIDING SYSTEM VALUE
     SELECT
@@ -168,7 +168,7 @@ stored AS (
         (value ->> 8)::bigint, (value ->> 9)::float8, (value ->> 10)::float8, (value ->> 11)::boolean,
         (value ->> 12)::bigint, value ->> 13,
         (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::float8, (value ->> 17)::float8,
-        (value ->> 18)::boolean, (value ->> 19)::boolean, value ->> 20, value ->> 21
+        (value ->> 18)::boolean, (value ->> 19)::boolean, value ->> 20, value ->> 21, value ->> 22
     FROM clock, wanted
     ORDER BY (value ->> 4) COLLATE "C", place
     ON CONFLICT DO NOTHING
@@ -184,7 +184,7 @@ INSERT INTO {schema}.job (
 )
 VALUES (
     %s, %s, %s, %s, %s, %s, coalesce(%s::float8, {instant} + %s), {instant},
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
 )
 ON CONFLICT DO NOTHING
 RETURNING {slept};
@@ -502,7 +502,7 @@ ending AS MATERIALIZED (
         (value ->> 22)::json AS awaits, value ->> 23 AS question, (value ->> 24)::bigint AS inbox,
         value ->> 25 AS seen_open_step, (value ->> 26)::boolean AS seen_undoable,
         (value ->> 27)::float8 AS progress, value ->> 28 AS note, (value ->> 29)::integer AS releases,
-        value ->> 30 AS stop_reason, value ->> 31 AS rollback_cause
+        value ->> 30 AS stop_reason, value ->> 31 AS rollback_cause, value ->> 32 AS error_kind
     FROM jsonb_array_elements(%(endings)s::jsonb) AS value
     WHERE coalesce(value ->> 0, '') = value ->> 0
 ),
@@ -519,6 +519,7 @@ applied AS (
         open_step = nullif(coalesce(ending.open_step, job.open_step), ''),
         undo_requested = coalesce(ending.undo_requested, job.undo_requested),
         error = nullif(coalesce(ending.error, job.error), ''),
+        error_kind = CASE WHEN ending.error IS NULL THEN job.error_kind ELSE ending.error_kind END,
         stop_reason = nullif(coalesce(ending.stop_reason, job.stop_reason), ''),
         stop_fence = CASE WHEN ending.stop_reason IS NULL THEN job.stop_fence
             ELSE job.fence + ending.raises_fence::integer END,
@@ -1132,6 +1133,7 @@ moved AS (
         state = act.state,
         run_at = coalesce(act.run_at, job.run_at),
         error = nullif(coalesce(act.error, job.error), ''),
+        error_kind = CASE WHEN act.error IS NULL THEN job.error_kind END,
         stop_reason = nullif(coalesce(act.stop_reason, job.stop_reason), ''),
         rollback_cause = coalesce(act.rollback_cause, job.rollback_cause),
         result = coalesce(act.result, job.result),
@@ -1526,7 +1528,7 @@ stored AS (
     INSERT INTO {schema}.job (
         id, task, queue, payload, key, priority, run_at, created_at,
         attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp
+        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks
     )
     SELECT
         job ->> 0, job ->> 1, job ->> 2, job ->> 3, job ->> 4, (job ->> 5)::bigint,
@@ -1534,7 +1536,7 @@ stored AS (
         (job ->> 8)::bigint, (job ->> 9)::float8, (job ->> 10)::float8, (job ->> 11)::boolean,
         (job ->> 12)::bigint, job ->> 13,
         (job ->> 14)::float8, (job ->> 15)::float8, (job ->> 16)::float8, (job ->> 17)::float8,
-        (job ->> 18)::boolean, (job ->> 19)::boolean, job ->> 20, job ->> 21
+        (job ->> 18)::boolean, (job ->> 19)::boolean, job ->> 20, job ->> 21, job ->> 22
     FROM clock, fired
     ORDER BY place
     ON CONFLICT DO NOTHING

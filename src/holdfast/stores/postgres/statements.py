@@ -20,6 +20,7 @@ from holdfast.core.records import Duty, Firing, Job, NewJob
 from holdfast.core.row_text import Awaited
 from holdfast.core.settlement import Settlement, own_event, stale_report
 from holdfast.core.transitions import shares
+from holdfast.core.verdict import Verdict
 from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.stores import row_json
 from holdfast.stores.postgres.claim_cursor import ClaimCursor
@@ -54,7 +55,7 @@ def add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) 
 def add_one(q: Connections, db: Cursor, job: NewJob, wall: float | None) -> tuple[list[Added], int | None]:
     """Store a job with a session of our own; return how often workers have gone to sleep, or None if nobody looked."""
     head = (job.id, job.task, job.queue, job.payload, job.key, job.priority, job.run_at)
-    values = (*head, wall, job.delay_s, wall, *_policy(job.policy), job.workflow, job.parent, job.group)
+    values = (*head, wall, job.delay_s, wall, *_policy(job.policy), job.workflow, job.parent, job.group, job.callbacks)
     if q.pooled:
         row = db.execute(q["add_one"], values).fetchone()
     else:
@@ -139,9 +140,8 @@ def _copy_lines(jobs: Sequence[NewJob], wall: float) -> list[str]:
         when = now if job.run_at is None and not job.delay_s else f"{_run_at(job, wall)!r}\t{wall!r}"
         key = r"\N" if job.key is None else _escaped(job.key)
         names = f"{_escaped(job.id)}\t{_escaped(job.task)}\t{_escaped(job.queue)}\t{_escaped(job.payload)}"
-        lines.append(
-            f"{names}\t{key}\t{job.priority}\t{when}\t{tail}{_text_or_null(job.parent)}\t{_text_or_null(job.group)}\n"
-        )
+        belongs = f"{_text_or_null(job.parent)}\t{_text_or_null(job.group)}\t{_text_or_null(job.callbacks)}"
+        lines.append(f"{names}\t{key}\t{job.priority}\t{when}\t{tail}{belongs}\n")
     return lines
 
 
@@ -340,8 +340,7 @@ def settle(
     q: Connections, db: Cursor, settlements: Sequence[Settlement], wall: float | None, under: Duty | None = None
 ) -> list[Reply]:
     """Apply all whose lease is the current one, and say what stands in the way of the others."""
-    families = [each for each in settlements if each.parent is not None and each.verdict.state in ENDED]
-    if families:
+    if any(each.verdict.jobs or (each.parent is not None and each.verdict.state in ENDED) for each in settlements):
         return _settle_families(q, db, settlements, wall, under)
     answers: list[Reply] = []
     for part in _without_repeats(settlements):
@@ -352,9 +351,9 @@ def settle(
 def _settle_families(
     q: Connections, db: Cursor, settlements: Sequence[Settlement], wall: float | None, under: Duty | None
 ) -> list[Reply]:
-    """Settle, and tell the workflows that have started these jobs, all in one commit.
+    """Settle, tell the workflows that have started these jobs, and store their callbacks, all in one commit.
 
-    Those that have no parent go with them: a commit of their own costs more than their locks do.
+    Those that have neither go with them: a commit of their own costs more than their locks do.
     """
     with db.connection.transaction():
         touched = {each.lease.job_id for each in settlements} | {each.parent for each in settlements if each.parent}
@@ -370,6 +369,8 @@ def _settle_families(
             if answer is Reply.ACCEPTED and each.parent is not None and each.verdict.state in ENDED
         ]
         tell_parents(q, db, news, wall)
+        done = [each.verdict for each, answer in zip(free, answers, strict=True) if answer is Reply.ACCEPTED]
+        add_callbacks(q, db, done, wall)
     said = iter(answers)
     return [Reply.LOCKED if must_wait else next(said) for must_wait in waits]
 
@@ -386,6 +387,15 @@ def tell_parents(q: Connections, db: Cursor, news: list[tuple[str, str]], wall: 
         ended = [(parent, Awaited("job", child).text) for parent, child in news]
         values = {"news": row_json.encode(ended).decode(), "wall": wall, "channel": q.channel}
         db.execute(q["signal_parents"], values, prepare=False)
+
+
+def add_callbacks(q: Connections, db: Cursor, accepted: Sequence[Verdict], wall: float | None) -> None:
+    """Store the jobs that follow from endings, and tell sleeping workers; one whose id is known is there already."""
+    if jobs := [job for verdict in accepted for job in verdict.jobs]:
+        rows = row_json.encode([row_json.new_job(job) for job in jobs]).decode()
+        _check_path(q.row(db.execute(q["add"], {"jobs": rows, "wall": wall}, prepare=False))[1])
+        queues = sorted({job.queue for job in jobs})
+        db.execute(q["wake"], {"channel": q.channel, "queues": queues, "woken": [None] * len(queues)}, prepare=False)
 
 
 def _without_repeats(settlements: Sequence[Settlement]) -> Iterator[list[Settlement]]:

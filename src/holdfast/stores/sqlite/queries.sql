@@ -10,7 +10,7 @@
 -- The columns of a job that is stored.
 id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp
+    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks
 
 -- fragment: claimed
 -- One statement sets the lease, raises the fence and counts the attempt.
@@ -85,7 +85,8 @@ SELECT
     value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
     coalesce(value ->> 6, :wall + (value ->> 7)), :wall,
     value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13,
-    value ->> 14, value ->> 15, value ->> 16, value ->> 17, value ->> 18, value ->> 19, value ->> 20, value ->> 21
+    value ->> 14, value ->> 15, value ->> 16, value ->> 17, value ->> 18, value ->> 19, value ->> 20, value ->> 21,
+    value ->> 22
 FROM json_each(:jobs)
 WHERE true
 ON CONFLICT DO NOTHING;
@@ -96,7 +97,7 @@ INSERT INTO holdfast_job (
     {new_job}
 )
 VALUES (
-    ?, ?, ?, ?, ?, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+    ?, ?, ?, ?, ?, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 )
 ON CONFLICT DO NOTHING;
 
@@ -106,7 +107,7 @@ INSERT INTO holdfast_job (
     {new_job}
 )
 SELECT
-    value ->> 0, ?, ?, value ->> 1, value ->> 2, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+    value ->> 0, ?, ?, value ->> 1, value ->> 2, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 FROM json_each(?)
 WHERE true
 ON CONFLICT DO NOTHING;
@@ -373,6 +374,7 @@ UPDATE holdfast_job AS job SET
     open_step = nullif(coalesce(ending.open_step, job.open_step), ''),
     undo_requested = coalesce(ending.undo_requested, job.undo_requested),
     error = nullif(coalesce(ending.error, job.error), ''),
+    error_kind = iif(ending.error IS NULL, job.error_kind, ending.error_kind),
     stop_reason = nullif(coalesce(ending.stop_reason, job.stop_reason), ''),
     stop_fence = iif(ending.stop_reason IS NULL, job.stop_fence, job.fence + ending.raises_fence),
     rollback_cause = coalesce(ending.rollback_cause, job.rollback_cause),
@@ -403,7 +405,7 @@ FROM (
         value ->> 18 AS raises_fence, value ->> 19 AS open_step, value ->> 20 AS undo_requested,
         value ->> 21 AS wake_at, value ->> 22 AS awaits, value ->> 23 AS question, value ->> 24 AS inbox,
         value ->> 25 AS seen_open_step, value ->> 26 AS seen_undoable, value ->> 27 AS progress, value ->> 28 AS note,
-        value ->> 29 AS releases, value ->> 30 AS stop_reason, value ->> 31 AS rollback_cause
+        value ->> 29 AS releases, value ->> 30 AS stop_reason, value ->> 31 AS rollback_cause, value ->> 32 AS error_kind
     FROM json_each(:endings)
 ) AS ending
 WHERE job.id = ending.id
@@ -720,6 +722,7 @@ UPDATE holdfast_job AS job SET
     state = act.state,
     run_at = coalesce(act.run_at, job.run_at),
     error = nullif(coalesce(act.error, job.error), ''),
+    error_kind = iif(act.error IS NULL, job.error_kind, NULL),
     stop_reason = nullif(coalesce(act.stop_reason, job.stop_reason), ''),
     rollback_cause = coalesce(act.rollback_cause, job.rollback_cause),
     result = coalesce(act.result, job.result),

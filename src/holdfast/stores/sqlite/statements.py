@@ -168,7 +168,7 @@ def _settle_one(db: sqlite3.Connection, settlement: Settlement, wall: float) -> 
 
 
 def _write_down(db: sqlite3.Connection, accepted: Sequence[Settlement], wall: float) -> None:
-    """Count the endings and write their lines, in the order of the batch."""
+    """Count the endings, write their lines and store their callbacks, in the order of the batch."""
     tallies: Counter[tuple[str, State]] = Counter()
     events: list[list[Any]] = []
     for settlement in accepted:
@@ -179,6 +179,13 @@ def _write_down(db: sqlite3.Connection, accepted: Sequence[Settlement], wall: fl
             events += row_json.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.events)
     write_tallies(db, tallies)
     write_events(db, events, wall)
+    add_callbacks(db, [each.verdict for each in accepted], wall)
+
+
+def add_callbacks(db: Executes, accepted: Sequence[Verdict], wall: float) -> None:
+    """Store the jobs that follow from endings; one whose id is known is there already."""
+    if jobs := [job for verdict in accepted for job in verdict.jobs]:
+        add(db, jobs, wall)
 
 
 def reach(db: Executes, job_id: str, what: Awaited, wall: float, seen_fence: int | None = None) -> int | None:
@@ -208,6 +215,7 @@ def move(db: sqlite3.Connection, moves: Sequence[Move], wall: float) -> list[Rep
         events += row_json.journal_lines(seen.job_id, seen.fence, None, verdict.events)
     write_tallies(db, tallies)
     write_events(db, events, wall)
+    add_callbacks(db, [each.verdict for each in moves if each.seen.job_id in moved], wall)
     others = set(row_json.names_from(taken))
     return [
         Reply.ACCEPTED if seen.job_id in moved else Reply.TAKEN if seen.job_id in others else Reply.REFUSED
