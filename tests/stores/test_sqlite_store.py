@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import stat
@@ -1054,3 +1055,21 @@ def test_a_store_that_is_opened_during_a_fork_does_not_disturb_it(
     for store in opened:
         store.close()
     assert len(opened) == 2
+
+
+def test_what_people_list_all_day_reads_no_table_of_a_million_jobs(tmp_path: Path) -> None:
+    """The plans of the rare states: each leads to an index that other jobs are not in."""
+    store = SqliteStore(f"sqlite:///{tmp_path}/jobs.db")
+    store.migrate()
+    plans = {
+        "counts": ["holdfast_job_aside"],
+        "find_tried": ["holdfast_job_tried"],
+        "find_running": ["holdfast_job_running", "holdfast_job_worker", "holdfast_job_places"],
+    }
+    with store._db.reading() as db:
+        for query, indexes in plans.items():
+            values = dict.fromkeys(re.findall(r":(\w+)", Q[query]), None)
+            lines = [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {Q[query]}", values)]
+            assert not [line for line in lines if re.fullmatch(r"SCAN (holdfast_job|holdfast_row)", line)], lines
+            assert any(index in line for line in lines for index in indexes), lines
+    store.close()

@@ -26,7 +26,7 @@ COMMANDS = {
     "queues": "See, limit, pause and resume queues.",
     "tasks": "See the tasks that workers have published, and forget old ones.",
     "schedules": "See, pause, resume, fire and forget schedules.",
-    "workers": "See the workers that run jobs, and forget dead ones.",
+    "workers": "See, drain, stop and resume workers; forget dead ones.",
     "tokens": "Make, list and revoke tokens of the HTTP API.",
     "alerts": "Test the channels that notify people of trouble.",
     "doctor": "Look for trouble, and say what to do about it.",

@@ -26,7 +26,7 @@ from holdfast.worker_orders import order_workers, resume_workers
 
 @click.group(cls=Group, epilog="holdfast workers list")
 def workers() -> None:
-    """See the workers that run jobs; drain, stop and resume them; forget dead ones."""
+    """See, drain, stop and resume workers; forget dead ones."""
 
 
 @workers.command(
@@ -60,7 +60,7 @@ def list_(gone: bool, as_json: bool) -> None:
 @click.argument("name", metavar="NAME", type=Text())
 @json_option
 def show(name: str, as_json: bool) -> None:
-    """Show what a worker runs, what it ended last and what it logged, as of its last beat.
+    """Show what a worker runs, ended last and logged, as of its last beat.
 
     NAME is a worker or a supervisor with its children. If none of them is alive, the one that has gone last is shown.
     Exits with 5 when no worker of that name is known.

@@ -51,6 +51,13 @@ AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
     LIMIT :limit
 );
 
+-- fragment: page_of_few
+-- The plus keeps SQLite from walking over all jobs by seq to find a few of them in that order.
+AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
+    ORDER BY +seq DESC
+    LIMIT :limit
+);
+
 -- fragment: ready
 AND (:later IS NULL OR state <> 'ready' OR run_at > :later)
         AND (:tried IS NULL OR state <> 'ready' OR (failures + crashes > 0) = :tried)
@@ -931,6 +938,15 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE id 
         {kinds}
         {page}
 
+-- name: find_tried
+-- Ready jobs that have failed or crashed, by an index of their own: other jobs are not in it.
+{found}
+    WHERE state = 'ready' AND failures + crashes > 0
+        {filters}
+        {kinds}
+        AND (:later IS NULL OR run_at > :later)
+        {page}
+
 -- name: find_workflows
 -- By their own index, as many other jobs as there may be.
 {found}
@@ -946,7 +962,7 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE id 
     WHERE state = 'running'
         {filters}
         {kinds}
-        {page}
+        {page_of_few}
 
 -- name: find_worker
 {found}
@@ -966,7 +982,8 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE id 
         {page}
 
 -- name: counts
--- Live states exactly, each from its own index; ended ones from the tally.
+-- Live states exactly, each from its own index; ended ones from the tally. The planner takes the index of the states aside
+-- only if its own list is repeated.
 SELECT json_group_array(json_array(queue, state, jobs)) FROM (
     SELECT queue, 'ready' AS state, sum(jobs) AS jobs FROM (
         SELECT queue, count(*) AS jobs FROM holdfast_job WHERE state = 'ready' AND grp IS NULL GROUP BY queue
@@ -977,9 +994,13 @@ SELECT json_group_array(json_array(queue, state, jobs)) FROM (
     UNION ALL
     SELECT queue, 'running', count(*) FROM holdfast_job WHERE state = 'running' GROUP BY queue
     UNION ALL
-    SELECT queue, 'waiting', count(*) FROM holdfast_job WHERE state = 'waiting' GROUP BY queue
+    SELECT queue, 'waiting', count(*) FROM holdfast_job
+    WHERE state = 'waiting' AND state IN ('waiting', 'held', 'dead', 'cancelled', 'rolled_back')
+    GROUP BY queue
     UNION ALL
-    SELECT queue, 'held', count(*) FROM holdfast_job WHERE state = 'held' GROUP BY queue
+    SELECT queue, 'held', count(*) FROM holdfast_job
+    WHERE state = 'held' AND state IN ('waiting', 'held', 'dead', 'cancelled', 'rolled_back')
+    GROUP BY queue
     UNION ALL
     SELECT queue, state, jobs FROM holdfast_tally WHERE jobs <> 0
 );

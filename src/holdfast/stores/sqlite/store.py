@@ -387,6 +387,8 @@ class SqliteStore:
             return row_json.jobs_from(self._one("find_running", values))
         if where.workflow or where.asking:  # only a workflow asks
             return row_json.jobs_from(self._one("find_workflows", values))
+        if where.tried and where.states == (State.READY,):
+            return row_json.jobs_from(self._one("find_tried", values))
         if len(where.states) == 1 and where.states[0] not in (State.READY, State.DONE):
             return row_json.jobs_from(self._one("find_aside", {**values, "state": where.states[0].value}))
         return row_json.jobs_from(self._one("find", values))
