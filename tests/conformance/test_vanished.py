@@ -4,7 +4,7 @@ from contextlib import suppress
 
 import pytest
 
-from holdfast.core.records import Vanished
+from holdfast.core.records import REMOTE_BOOT, Pulse, Vanished
 from holdfast.core.verdict import Lost, Succeeded
 from holdfast.errors import HoldfastError, WorkerGone
 from holdfast.stores.protocol import Reply, Store
@@ -155,3 +155,13 @@ def test_the_whole_way_of_a_death_from_mark_to_successor(store: Store) -> None:
     assert settle(store, successor, Succeeded('"alive"')) is Reply.ACCEPTED
     assert row(store, zombie.id).result == '"alive"'
     assert [event.fence for event in stale_reports(store)] == [zombie.fence]
+
+
+def test_a_remote_worker_has_no_lock_and_is_dead_only_when_it_is_marked_gone(store: Store) -> None:
+    worker = enrol(store, boot_id=REMOTE_BOOT)
+    job = start(store, worker)
+    assert store.vanished() == []
+    assert store.beat(worker, [Pulse(job.lease)]).lost == []
+    assert store.vanished() == []
+    store.retire(worker, "it said that it leaves")
+    assert [(each.worker.id, each.evidence) for each in store.vanished()] == [(worker, "gone")]

@@ -58,6 +58,7 @@ StepKind = Literal[
 OrderAct = Literal["drain", "stop"]
 StepState = Literal["started", "recorded", "undone"]
 GONE_KEPT_S = 86_400.0  # the row of a worker that is gone and holds nothing is deleted after this
+REMOTE_BOOT = "remote"  # the boot id of a worker without a liveness lock: it speaks to a server, not to the store
 SILENT_BEATS = 3  # a worker that missed this many beats is silent
 Detector = Literal["exit", "vanished", "expired", "stuck", "restart"]
 ExitKind = Detector | Literal["released"]
@@ -377,6 +378,11 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     stopping: bool = False  # it claims nothing more, and lets its running jobs finish
     tasks: dict[str, Published] | None = None  # None: it is gone, or its version does not publish them
     order: Order | None = None  # that is in force for it; only as `Store.workers` answers
+
+    @property
+    def is_remote(self) -> bool:
+        """Say whether it has no liveness lock: only its lease, or a server that saw it leave, proves its death."""
+        return self.boot_id == REMOTE_BOOT
 
     def is_alive(self, now: float) -> bool:
         """Say whether it is not gone and has not missed several beats."""

@@ -17,10 +17,13 @@ from dataclasses import replace
 import msgspec
 
 from holdfast.app import App
+from holdfast.by_name import publish
 from holdfast.core.access import Token, User
 from holdfast.ids import new_id
 from holdfast.server.call import Call, Disconnected, Receive, Scope, Send, decoded, exact, query_of, read_body
+from holdfast.server.events import Feed
 from holdfast.server.options import ServerOptions, is_loopback
+from holdfast.server.polls import Polls
 from holdfast.server.problems import PROBLEM_JSON, Problem, problem_of
 from holdfast.server.routes import OPEN, Answer, Route, Router, Stream
 from holdfast.server.security import HEADERS, Gate, Origin, bearer_of, check_host, check_site, origin_of
@@ -61,6 +64,9 @@ class Server:
         self._gate: Gate | None = None
         self._services: Services | None = None
         self._opening = asyncio.Lock()
+        self._polls: Polls | None = None
+        self.feed = Feed(self)
+        self.ticking = asyncio.Lock()
         self.stopping = asyncio.Event()
 
     # -------------------------------------------------------------------------------- opened and closed
@@ -74,14 +80,20 @@ class Server:
                 if self._runs_services:
                     self._services = Services(self.app, reaps=self.options.reaper, grace_s=self.options.grace_s)
                     await self._pool.run(self._services.start)
+                if self.has_app:
+                    await self._pool.run(publish, store, self.app.tasks)
+                self._polls = Polls(store, self.app.clock, asyncio.get_running_loop())
                 self._gate = Gate(store, self.app.clock, self.options)
 
     async def close(self) -> None:
         """End streams and long polls, and stop the threads. The app stays open."""
         self.stop_streams()
         async with self._opening:
-            pool, services = self._pool, self._services
-            self._pool = self._gate = self._services = None
+            pool, services, polls = self._pool, self._services, self._polls
+            self._pool = self._gate = self._services = self._polls = None
+            await self.feed.stop()
+            if polls is not None:
+                await asyncio.to_thread(polls.stop)
             if services is not None:
                 await asyncio.to_thread(services.stop)
             if pool is not None:
@@ -90,6 +102,8 @@ class Server:
     def stop_streams(self) -> None:
         """End every stream and long poll: a server that waits for them would never stop."""
         self.stopping.set()
+        if self._polls is not None:
+            self._polls.end()
 
     async def __aenter__(self) -> Server:
         await self.open()
@@ -104,6 +118,13 @@ class Server:
         if self._pool is None:
             raise Problem("overloaded", "the server is stopping")
         return self._pool
+
+    @property
+    def polls(self) -> Polls:
+        """Return the long polls."""
+        if self._polls is None:
+            raise Problem("overloaded", "the server is stopping")
+        return self._polls
 
     @property
     def gate(self) -> Gate:
@@ -211,15 +232,15 @@ class Server:
                 raise Problem("unauthenticated", "the application that mounts this server knows no such user")
             return user, None
         gate = self.gate
-        if gate.tokens.is_fresh:
-            return gate.user(headers, origin)
-        return await self.pool.run(gate.user, headers, origin)
+        known = gate.known_user(headers)
+        return known if known is not None else await self.pool.run(gate.user, headers, origin)
 
     async def _handled(self, call: Call) -> Answer | Stream:
         handler = call.route.handler
         done = await handler(call) if inspect.iscoroutinefunction(handler) else await self.pool.run(handler, call)
         answer = done if isinstance(done, Answer | Stream) else Answer(done)
-        if isinstance(answer, Answer) and getattr(call.query, "integers", None) == "string":
+        wanted = {getattr(each, "integers", None) for each in (call.query, call.body)}
+        if isinstance(answer, Answer) and "string" in wanted:
             return replace(answer, data=exact(answer.data))
         return answer
 

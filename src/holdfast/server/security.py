@@ -27,6 +27,7 @@ log = logging.getLogger("holdfast.server")
 
 FRESH_S = 2.0  # how long tokens are believed without another look
 STALE_S = 5.0  # and how long while the store cannot be read
+AGAIN_S = 0.5  # how soon an unknown token may let the server look again
 USED_EVERY_S = 60.0  # how often the last use of a token is written
 FAILURES_MAX = 5  # failed logins of one address
 WINDOW_S = 60.0
@@ -160,14 +161,19 @@ class Tokens:
         self._clock = clock
         self._lock = threading.Lock()
         self._known: list[Token] = []
-        self._read_at = float("-inf")
+        self._read_at = self._again_at = float("-inf")
         self._used: dict[str, float] = {}  # not written yet
         self._written_at: dict[str, float] = {}
 
     @property
     def is_fresh(self) -> bool:
-        """Say whether `all` answers without asking the store."""
+        """Say whether what is known is new enough."""
         return self._clock.lease() - self._read_at < FRESH_S and not self._used
+
+    @property
+    def known(self) -> list[Token]:
+        """Return the tokens as they were read last."""
+        return self._known
 
     def all(self) -> list[Token]:
         """Return the tokens. Raises `StoreError` when the store cannot be read and those that are known are too old."""
@@ -189,9 +195,13 @@ class Tokens:
             self._written_at[token.name] = wall
             self._used[token.name] = wall
 
-    def forget(self) -> None:
-        """Read them again at the next request."""
-        self._read_at = float("-inf")
+    def look_again(self) -> bool:
+        """Let the next `all` ask the store; False if it was asked so a moment ago."""
+        now = self._clock.lease()
+        if now - self._again_at < AGAIN_S:
+            return False
+        self._again_at, self._read_at = now, float("-inf")
+        return True
 
     def _write(self) -> None:
         used, self._used = self._used, {}
@@ -230,8 +240,18 @@ class Gate:
             why += "; a request that a proxy forwards needs a token also on loopback"
         raise _unauthenticated(why)
 
+    def known_user(self, headers: Mapping[str, str]) -> tuple[User, Token] | None:
+        """Return the user of a bearer token that is known without asking the store. For the event loop."""
+        secret = bearer_of(headers)
+        if secret is None or len(secret) > SECRET_MAX or not self.tokens.is_fresh:
+            return None
+        token = token_for(secret, self.tokens.known, self._clock.wall())
+        return None if token is None else (_user(token), token)
+
     def _by_secret(self, secret: str, address: str, wall: float) -> tuple[User, Token]:
         token = token_for(secret, self.tokens.all(), wall) if len(secret) <= SECRET_MAX else None
+        if token is None and self.tokens.look_again():  # it may have been made a moment ago
+            token = token_for(secret, self.tokens.all(), wall) if len(secret) <= SECRET_MAX else None
         if token is None:
             self.failures.check(address)
             self.failures.note(address)

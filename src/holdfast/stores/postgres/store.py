@@ -329,7 +329,7 @@ class PostgresStore:
             "tasks": row_json.published(worker),
             "schema": len(_MIGRATIONS),
             "wall": self._wall(),
-            "server": self._liveness.hold(worker.id),
+            "server": None if worker.is_remote else self._liveness.hold(worker.id),
         }
         tries = itertools.count(1)
 

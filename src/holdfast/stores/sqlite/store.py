@@ -258,6 +258,8 @@ class SqliteStore:
         for worker, [inode] in row_json.workers_from(self._one("vanished")):
             if worker.gone_at is not None:
                 found.append(Vanished(worker, "gone"))
+            elif worker.is_remote:
+                continue
             elif worker.boot_id != self._clock.boot_id:
                 if self._is_of_a_dead_boot(worker):
                     found.append(Vanished(worker, "boot"))
@@ -275,7 +277,7 @@ class SqliteStore:
             "queues": row_json.encode(worker.queues).decode(),
             "schema": len(_MIGRATIONS),
             "wall": self._clock.wall(),
-            "lock_inode": self._take_lock(worker.id),
+            "lock_inode": 0 if worker.is_remote else self._take_lock(worker.id),
         }
         self._beat_wait_s = min(self._beat_wait_s, worker.beat_s)
         try:

@@ -1,0 +1,218 @@
+"""Every route with every role, in scope, out of scope and read-only, walked from the table that is also the router."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.app import App
+from holdfast.core.access import ROLES
+from holdfast.core.limits import Setting
+from holdfast.core.records import Schedule
+from holdfast.core.schedule import every
+from holdfast.core.verdict import Succeeded
+from holdfast.server.openapi import document
+from holdfast.server.problems import CODES
+from holdfast.server.routes import OPEN, Route
+from holdfast.server.table import ROUTES
+from holdfast.testing import FakeClock
+from tests.factory import add, enrol, make_job, row, settle, start
+from tests.server.client import PEER, Client, add_token
+
+Serve = Callable[..., Client]
+STREAMS = {"/v1/events"}
+EACH = pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+
+LEASE = {"id": "RUNNING", "fence": 9, "claim_id": "c"}
+# A body that each route accepts, about the job, worker or schedule that `world` makes.
+BODIES: dict[str, Any] = {
+    "POST /v1/login": {"token": "unknown"},
+    "POST /v1/jobs": {"task": "t", "on_crash": "hold", "queue": "mail"},
+    "POST /v1/jobs/bulk": {"jobs": [{"task": "t", "on_crash": "hold", "queue": "mail"}]},
+    "POST /v1/jobs/act": {"act": "cancel", "filter": {"state": ["ready"], "queue": "mail"}},
+    "POST /v1/jobs/{id}/move": {"priority": 3},
+    "POST /v1/jobs/{id}/signals": {"name": "go"},
+    "POST /v1/workers": {"name": "w", "queues": ["mail"], "tasks": ["t"]},
+    "POST /v1/claim": {"worker": "WORKER", "queues": ["mail"], "tasks": ["none"], "wait_s": 0},
+    "POST /v1/beat": {"worker": "WORKER", "leases": [{"id": "RUNNING", "fence": 1, "claim_id": "c"}]},
+    "POST /v1/settle": {
+        "outcomes": [{"outcome": "succeeded", "lease": {"id": "RUNNING", "fence": 9, "claim_id": "c"}}]
+    },
+    "POST /v1/queues/pause": {"queue": "mail"},
+    "POST /v1/queues/resume": {"queue": "mail"},
+    "PATCH /v1/limits": {"queue": "mail", "limit": 5},
+    "POST /v1/schedules/pause": {"key": "s"},
+    "POST /v1/schedules/resume": {"key": "s"},
+    "POST /v1/schedules/fire": {"key": "s"},
+    "POST /v1/workflows/{id}/retry": {"step": "a"},
+    "POST /v1/workflows/{id}/fork": {"step": "a"},
+}
+# Answers that mean: it was let in, and the job is in another state than the act needs.
+LET_IN = {200, 201, 409}
+
+
+class World:
+    """A store with one of everything, all in the queue mail."""
+
+    def __init__(self, app: App) -> None:
+        store = self.store = app.store
+        self.worker = enrol(store, queues=["mail"])
+        self.job = add(store, queue="mail", workflow=True).id
+        self.running = start(store, self.worker, queue="mail").id
+        store.declare([Schedule(key="s", spec=every(60), tz="UTC", job=make_job(id="", queue="mail"))])
+
+    def ask(self, client: Client, route: Route, token: str | None = None) -> Any:
+        identity = self.worker if "workers" in route.path else self.job
+        if route.method == "DELETE" and "jobs" in route.path:
+            identity = self.ended()
+        path = route.path.replace("{id}", identity)
+        body = BODIES.get(f"{route.method} {route.path}")
+        if body is not None:
+            text = json.dumps(body).replace("WORKER", self.worker).replace("RUNNING", self.running)
+            body = json.loads(text)
+        return client(route.method, path, body, token=token)
+
+    def ended(self) -> str:
+        worker = enrol(self.store, queues=["done"])
+        job = start(self.store, worker, queue="mail", task="ends")
+        settle(self.store, job, Succeeded())
+        return job.id
+
+
+@EACH
+def test_every_route_says_what_the_document_and_these_tests_need(route: Route) -> None:
+    assert route.summary
+    assert not route.summary.endswith(".")
+    assert route.scope in ("filter", "refuse", "whole", "none")
+    assert route.handler.__doc__
+    if route.is_safe:
+        assert route.body is None
+    else:
+        assert route.repeat, "say how a repeated call is safe"
+        assert route.body is None or route.optional_body or f"{route.method} {route.path}" in BODIES
+
+
+@EACH
+def test_only_the_roles_of_the_table_use_a_route(app: App, clock: FakeClock, serve: Serve, route: Route) -> None:
+    if route.path in STREAMS:
+        return  # test_events.py
+    client = serve(peer=PEER)
+    for role in ROLES:
+        world = World(app)
+        answer = world.ask(client, route, add_token(app, role, role))
+        app.store.tokens.revoke(role)
+        clock.advance(3)
+        if route.path == "/v1/login":
+            assert answer.status_code == 403  # over plain HTTP
+        elif route.roles is OPEN or role in route.roles:
+            assert (
+                answer.status_code in LET_IN
+                or (answer.status_code, answer.json()["code"]) == (409, "no_app")
+                or (answer.status_code == 404 and route.path.startswith("/v1/workflows/"))
+            ), (role, answer.text)
+        else:
+            assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), (role, answer.text)
+        for retire in app.store.workers():
+            app.store.retire(retire.id, "the next role")
+        app.store.pause("mail", False)
+        app.store.limit("mail", Setting())
+    nameless = World(app).ask(client, route)
+    if route.roles is not OPEN:
+        assert nameless.status_code == 401
+
+
+@EACH
+def test_a_token_of_another_queue_finds_nothing(app: App, serve: Serve, route: Route) -> None:
+    if route.path in STREAMS or route.scope == "none":
+        return
+    client, world = serve(peer=PEER), World(app)
+    before = [row(app.store, world.job), row(app.store, world.running), app.store.queues(), app.store.schedules()]
+    answer = world.ask(client, route, add_token(app, "other", "admin", ("elsewhere",)))
+    if route.scope == "filter":
+        assert answer.status_code in (200, 404)
+        shown = json.dumps(answer.json())
+        assert not any(word in shown for word in (world.job, world.running, world.worker, '"mail"')), shown
+    else:
+        assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), answer.text
+    assert before == [
+        row(app.store, world.job), row(app.store, world.running), app.store.queues(), app.store.schedules()
+    ]  # fmt: skip
+
+
+@EACH
+def test_a_token_of_the_queue_sees_it(app: App, serve: Serve, route: Route) -> None:
+    if route.path in STREAMS or route.scope in ("none", "whole"):
+        return
+    client, world = serve(peer=PEER), World(app)
+    answer = world.ask(client, route, add_token(app, "mine", "admin", ("mail", "media")))
+    assert answer.status_code in LET_IN or route.path.startswith("/v1/workflows/"), answer.text
+    if route.scope == "filter" and route.path in ("/v1/jobs", "/v1/queues", "/v1/workers", "/v1/schedules"):
+        assert "mail" in answer.text
+
+
+@EACH
+def test_a_read_only_server_refuses_every_unsafe_method(app: App, serve: Serve, route: Route) -> None:
+    if route.path in STREAMS:
+        return
+    client, world = serve(read_only=True), World(app)
+    answer = world.ask(client, route)
+    if route.is_safe or route.while_read_only:
+        assert answer.status_code != 403
+    else:
+        assert (answer.status_code, answer.json()["code"]) == (403, "read_only")
+
+
+@EACH
+def test_a_route_is_found_by_its_path_and_no_other_method(client: Client, route: Route) -> None:
+    path = route.path.replace("{id}", "x")
+    allowed = {each.method for each in ROUTES if each.path == route.path}
+    for method in {"GET", "POST", "PUT", "PATCH", "DELETE"} - allowed:
+        if any(_fits(each, path) and each.method == method for each in ROUTES):
+            continue
+        answer = client(method, path)
+        assert answer.status_code == 405, (method, path)
+        assert allowed <= {each.strip() for each in answer.headers["allow"].split(",")}
+
+
+def _fits(route: Route, path: str) -> bool:
+    return bool(re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", route.path), path))
+
+
+def test_the_document_describes_every_route_and_every_code(client: Client) -> None:
+    served = client.get("/v1/openapi.json").json()
+    assert served == json.loads(json.dumps(document(ROUTES)))
+    assert served["openapi"] == "3.1.0"
+    described = {(method.upper(), path) for path, methods in served["paths"].items() for method in methods}
+    assert described == {(route.method, route.path) for route in ROUTES}
+    operations = [each["operationId"] for methods in served["paths"].values() for each in methods.values()]
+    assert len(operations) == len(set(operations))
+    assert served["components"]["schemas"]["Problem"]["properties"]["code"]["enum"] == list(CODES)
+    text = json.dumps(served)
+    for name in set(json.loads(text)["components"]["schemas"]):
+        assert f"#/components/schemas/{name}" in text, f"{name} is not used"
+
+
+def test_every_reference_of_the_document_exists() -> None:
+    text = json.dumps(document(ROUTES))
+    names = set(re.findall(r'"#/components/schemas/([^"]+)"', text))
+    assert names <= set(document(ROUTES)["components"]["schemas"])
+
+
+def test_the_page_lists_every_route_and_every_code() -> None:
+    page = (Path(__file__).parent.parent.parent / "docs" / "http-api.md").read_text("utf-8")
+    listed = re.findall(r"^\| `([A-Z]+) (\S+)` \| ([a-z, ]+) \| (\w+) \| (.+) \|$", page, re.MULTILINE)
+
+    def shown(route: Route) -> str:
+        if route.roles is OPEN or route.roles == set(ROLES):
+            return "open" if route.roles is OPEN else "any"
+        return ", ".join(role for role in ROLES if role in route.roles and role != "admin") or "admin"
+
+    wanted = [(route.method, route.path, shown(route), route.scope, route.summary) for route in ROUTES]
+    assert listed == wanted
+    codes = re.findall(r"^\| `(\w+)` \| (\d+) \| (.+) \|$", page, re.MULTILINE)
+    assert codes == [(code, str(kind.status), kind.title) for code, kind in CODES.items()]
