@@ -145,7 +145,7 @@ def test_a_limit_that_is_changed_under_load_is_in_force_when_the_call_returns(
     for change in itertools.islice(itertools.cycle(changes), CHANGES):
         store.limit("q", change)
         most = change.limit if isinstance(change.limit, int) else None
-        before, look_until = store.places("q"), clock.lease() + 0.2 + lots.random() / 5
+        before, look_until = store.places("q", "g3"), clock.lease() + 0.2 + lots.random() / 5
         while clock.lease() < look_until and store.counts()["q"].get(State.READY):
             places = store.places("q", "g3")
             assert most is None or places.queue <= max(most, before.queue), (change, before, places)
@@ -172,7 +172,8 @@ def test_eight_claimers_together_keep_to_a_rate(
     step = 1 / int(rate.partition("/")[0])
     for first, begin in enumerate(starts):
         for number, end in enumerate(starts[first:], 1):
-            assert number <= math.ceil((end - begin) / step + 1e-6) + burst - 1
+            # Wall time as a float is a quarter of a microsecond coarse.
+            assert number <= math.floor((end - begin) / step + 1e-3) + burst
     took_s = starts[-1] - starts[0]
     print(f"rate {rate}, burst {burst}: {RATED} starts in {took_s:.2f} s, {RATED * step / took_s:.0%} of the rate")
 

@@ -22,13 +22,25 @@ settings: Settings
     "django/db/__init__.pyi": """
 from contextlib import AbstractContextManager
 from typing import Any
+from . import models as models
+class SchemaEditor:
+    def create_model(self, model: type[models.Model]) -> None: ...
 class Connection:
     def cursor(self) -> AbstractContextManager[Any]: ...
+    def schema_editor(self) -> AbstractContextManager[SchemaEditor]: ...
 class Transaction:
     def atomic(self) -> AbstractContextManager[None]: ...
 connection: Connection
 transaction: Transaction
 def close_old_connections() -> None: ...
+""",
+    "django/db/models.pyi": """
+from typing import Any, ClassVar
+class Model:
+    objects: ClassVar[Any]
+    def __init__(self, **fields: Any) -> None: ...
+class CharField:
+    def __init__(self, *, max_length: int) -> None: ...
 """,
     "fastapi/__init__.pyi": """
 from collections.abc import Callable

@@ -10,8 +10,8 @@ import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NoReturn, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NoReturn, TypeVar, overload
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.dialects import registry
@@ -37,8 +37,12 @@ _lending = threading.local()  # the connection that the engine is to use, while 
 _begun: weakref.WeakSet[Any] = weakref.WeakSet()  # connections with our savepoint
 
 
+@overload
+def session(db: object) -> AbstractContextManager[Session]: ...
+@overload
+def session(db: object, maker: Callable[..., S]) -> AbstractContextManager[S]: ...
 @contextmanager
-def session(db: object, maker: Callable[..., S] = Session) -> Iterator[S]:  # type: ignore[assignment]
+def session(db: object, maker: Callable[..., Any] = Session) -> Iterator[Any]:
     """Yield a session on the connection that `ctx.transaction()` gives, and flush it at the end of the block.
 
     maker: the application's `sessionmaker`, or a class of sessions. Its engine is not used. If the block raises, its
