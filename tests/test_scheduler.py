@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from holdfast import App, Retry
+from holdfast import All, App, Retry
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
 from holdfast.core.records import Duty, Filter, Job, Schedule
-from holdfast.errors import DutyLost, PayloadError, UsageError
+from holdfast.core.schedule import next_instant
+from holdfast.core.transitions import DECLARED_S, is_declared
+from holdfast.errors import DutyLost, PayloadError, Refused, UsageError
 from holdfast.ids import fired_job_id
-from holdfast.scheduler import DECLARE_S, DECLARED_S, DUTY, LOCKED_S, LOOK_S, TTL_S, Scheduler, is_declared
+from holdfast.scheduler import DECLARE_S, DUTY, LOCKED_S, LOOK_S, STANDBY_S, TTL_S, Scheduler
+from holdfast.stores.memory.store import MemoryStore
 from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import AFTER, BEFORE, FaultyStore, scripted
 from tests.factory import delete, picture
+from tests.timing import assert_within
 
 NOON = 1_700_049_600.0  # 2023-11-15 12:00 UTC
 
@@ -52,6 +57,10 @@ def jobs(store: Store) -> list[Job]:
 def minutes(store: Store) -> list[float]:
     """The instants that were fired, as minutes after noon."""
     return [(job.run_at - NOON) / 60 for job in jobs(store)]
+
+
+def everything(store: Store) -> Any:
+    return picture(store), store.schedules()
 
 
 # --- Declaring -------------------------------------------------------------------------------------------
@@ -117,7 +126,8 @@ def test_a_wrong_declaration_is_refused_where_it_stands(store: Store, clock: Fak
 
     declare("every day", report, match="is not a cron expression")
     declare("* * * * *", report, tz="Berlin", match="is not a time zone")
-    declare("* * * * *", report, missed="all", match='choose "last" or "skip"')
+    declare("* * * * *", report, missed="all", match='choose "last", "skip" or All')
+    declare("* * * * *", report, jitter_s=-1, match="jitter_s=-1")
     declare("* * * * *", report, key="minutely", match="has a schedule 'minutely' already")
     declare("* * * * *", report, key="", match="the schedule's key")
     declare("* * * * *", report, key="a\nb", match="the schedule's key")
@@ -474,7 +484,7 @@ def test_one_that_cannot_be_understood_does_not_stop_the_others(
         scheduler.look()
         clock.advance(60)
     assert minutes(store) == [1, 2]
-    assert caplog.text.count("'foreign' cannot be fired here") == 1
+    assert caplog.text.count("'foreign': it cannot be fired here") == 1
 
 
 # --- The thread ------------------------------------------------------------------------------------------
@@ -533,11 +543,187 @@ def test_the_thread_outlives_a_store_that_fails_and_a_duty_that_is_lost(
         assert words in said
 
 
-def test_without_schedules_there_is_no_thread_and_no_store(clock: FakeClock, tmp_path: Any) -> None:
-    app = App(f"sqlite:///{tmp_path}/none.db", clock=clock)
-    with Scheduler(app, name="a"):
-        assert "holdfast-scheduler" not in [thread.name for thread in threading.enumerate()]
-    assert list(tmp_path.iterdir()) == []
+def test_without_schedules_a_worker_takes_no_duty_and_writes_nothing(store: Store, clock: FakeClock) -> None:
+    class ReadOnly:
+        def __getattr__(self, name: str) -> Any:
+            assert name in ("schedules", "now"), name
+            return getattr(store, name)
+
+    app = an_app(ReadOnly(), clock)  # type: ignore[arg-type]
+    scheduler = Scheduler(app, name="a")
+    assert [scheduler.look() for _ in range(3)] == [(0, STANDBY_S)] * 3
+    scheduler.resign()
+
+
+# --- Made at run time ------------------------------------------------------------------------------------
+
+
+def test_a_schedule_that_is_made_at_run_time_is_fired_by_any_worker(store: Store, clock: FakeClock) -> None:
+    maker, worker = an_app(store, clock), App("memory://", clock=clock)
+    worker._store = store
+    scheduler = Scheduler(worker, name="w")
+    assert scheduler.look() == (0, STANDBY_S)
+    maker.schedule("tenant-7", "*/5 * * * *", maker.tasks["report"], ["weekly"])
+    assert scheduler.look() == (0, 300.0)
+    clock.advance(DECLARED_S)
+    assert scheduler.look() == (0, 300 - DECLARED_S)
+    clock.advance(300 - DECLARED_S)
+    assert scheduler.look() == (1, 300.0)
+    [job] = jobs(store)
+    assert (job.id, job.task, job.payload) == (fired_job_id("tenant-7", NOON + 300), "report", '{"kind":"weekly"}')
+    assert maker.unschedule("tenant-7") is True
+    assert maker.unschedule("tenant-7") is False
+    clock.advance(300)
+    assert scheduler.look()[0] == 0
+    assert scheduler.look() == (0, STANDBY_S)
+    assert store.acquire(DUTY, "next", TTL_S) is not None, "without schedules nobody keeps the duty"
+
+
+def test_a_change_at_run_time_counts_from_now_and_a_repetition_changes_nothing(store: Store, clock: FakeClock) -> None:
+    app = an_app(store, clock)
+    scheduler = Scheduler(app, name="a")
+    app.schedule("k", "*/5 * * * *", app.tasks["report"])
+    scheduler.look()
+    clock.advance(600)
+    app.schedule("k", "*/5 * * * *", app.tasks["report"], missed=All(3))
+    assert scheduler.look()[0] == 2, "the same expression: what was missed is made up for"
+    clock.advance(600)
+    app.schedule("k", "*/10 * * * *", app.tasks["report"], missed=All(3))
+    assert scheduler.look() == (0, 600.0)
+    clock.advance(600)
+    assert scheduler.look() == (1, 600.0)
+    assert minutes(store) == [5, 10, 30]
+
+
+def test_what_a_running_program_declares_is_not_changed_at_run_time(store: Store, clock: FakeClock) -> None:
+    app = every_minute(store, clock)
+    Scheduler(app, name="a").look()
+    before = everything(store)
+    with pytest.raises(Refused, match="a running program declares the schedule 'minutely': change it in its code"):
+        app.schedule("minutely", "@hourly", app.tasks["report"])
+    with pytest.raises(Refused, match="a running program declares the schedule 'minutely': remove it from its code"):
+        app.unschedule("minutely")
+    assert everything(store) == before
+    clock.advance(DECLARED_S)
+    app.schedule("minutely", "@hourly", app.tasks["report"])
+    [taken] = store.schedules()
+    assert (taken.kept, taken.spec, taken.mark) == (True, "0 * * * *", clock.wall())
+
+
+def test_a_declaration_leaves_what_was_made_at_run_time_and_says_so_once(
+    store: Store, clock: FakeClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = an_app(store, clock)
+    app.schedule("minutely", "0 13 * * *", app.tasks["report"])
+    before = store.schedules()
+    scheduler = Scheduler(every_minute(store, clock), name="a")
+    for _ in range(3):
+        scheduler.look()
+        clock.advance(DECLARE_S)
+    assert store.schedules() == before
+    assert caplog.text.count("schedule 'minutely': it was made at run time") == 1
+
+
+def test_what_cannot_work_is_refused_and_stores_nothing(store: Store, clock: FakeClock) -> None:
+    app, other = an_app(store, clock), an_app(store, clock)
+    report = app.tasks["report"]
+
+    def make(*args: Any, error: type[UsageError] = UsageError, match: str, **given: Any) -> None:
+        with pytest.raises(error, match=match):
+            app.schedule(*args, **given)
+
+    make("k", "every day", report, match="is not a cron expression")
+    make("", "* * * * *", report, match="the schedule's key")
+    make("k", "* * * * *", report, "weekly", match="args='weekly' must be a list")
+    make("k", "* * * * *", report, [1], error=PayloadError, match="kind")
+    make("k", "* * * * *", report, kwargs={"what": 1}, error=PayloadError, match="what")
+    make("k", "* * * * *", report.job(), ["weekly"], match="has its arguments already")
+    make("k", "* * * * *", other.tasks["report"], match="is not a task of this app")
+    make("k", "* * * * *", report, missed="all", match='choose "last", "skip" or All')
+    make("k", "* * * * *", report, jitter_s="5", match="jitter_s='5'")
+    make("k", "* * * * *", report.using(run_after=5), match="run_after have no meaning")
+    assert store.schedules() == []
+
+
+# --- Several missed instants, jitter ---------------------------------------------------------------------
+
+
+def test_all_missed_instants_are_made_up_for_each_once_and_in_order(store: Store, clock: FakeClock) -> None:
+    app = an_app(store, clock)
+    for key, missed in (("all", All(1000)), ("some", All(2)), ("last", "last"), ("skip", "skip")):
+        app.cron("*/5 * * * *", app.tasks["report"], key=key, missed=missed)  # type: ignore[arg-type]
+    scheduler = Scheduler(app, name="a")
+    scheduler.look()
+    clock.advance(3600 + 150)
+    assert scheduler.look()[0] == 12 + 2 + 1
+    assert scheduler.look()[0] == 0
+    found = {key: {fired_job_id(key, NOON + 60 * minute) for minute in range(5, 65, 5)} for key in ("all", "some")}
+    ids = {job.id for job in jobs(store)}
+    assert found["all"] <= ids
+    assert found["some"] & ids == {fired_job_id("some", NOON + 60 * minute) for minute in (55, 60)}
+    assert fired_job_id("last", NOON + 3600) in ids
+    assert {each.mark for each in store.schedules()} == {NOON, NOON + 3600}
+
+
+def test_a_holder_that_loses_its_answer_while_it_makes_up_fires_nothing_twice(store: Store, clock: FakeClock) -> None:
+    app = an_app(store, clock)
+    app.cron("*/5 * * * *", app.tasks["report"], missed=All(12))
+    scheduler = Scheduler(app, name="a")
+    scheduler.look()
+    clock.advance(3600)
+    app._store = FaultyStore(store, scripted([AFTER], ["fire"]))  # type: ignore[assignment]
+    with pytest.raises(Exception, match="fault on purpose"):
+        scheduler.look()
+    scheduler.look()
+    assert minutes(store) == list(range(5, 65, 5))
+
+
+def test_jitter_moves_the_job_and_not_the_instant(store: Store, clock: FakeClock) -> None:
+    app = an_app(store, clock)
+    for number in range(20):
+        app.schedule(f"tenant-{number}", "*/5 * * * *", app.tasks["report"], jitter_s=240)
+    scheduler = Scheduler(app, name="a")
+    scheduler.look()
+    clock.advance(300)
+    assert scheduler.look() == (20, 300.0)
+    assert {each.mark for each in store.schedules()} == {NOON + 300}
+    found = {job.id: job.run_at for job in jobs(store)}
+    assert set(found) == {fired_job_id(f"tenant-{number}", NOON + 300) for number in range(20)}
+    assert all(NOON + 300 <= at <= NOON + 540 for at in found.values())
+    assert len(set(found.values())) == 20
+
+
+# --- Many ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow  # a year
+def test_a_year_of_one_schedule_passes_in_five_seconds(clock: FakeClock) -> None:
+    """Each of the 105,120 instants is looked for, fired and stored as a worker does it. About three seconds."""
+
+    def a_year() -> float:
+        app = an_app(MemoryStore(clock=clock), clock)
+        app.cron("*/5 * * * *", app.tasks["report"])
+        scheduler = Scheduler(app, name="a")
+        scheduler.look()
+        fired, began = 0, time.process_time()
+        for _ in range(365 * 288):
+            clock.advance(300)
+            fired += scheduler.look()[0]
+        assert fired == 365 * 288
+        return time.process_time() - began
+
+    assert_within(5.0, a_year)
+
+
+def test_a_row_is_computed_anew_only_when_its_mark_or_expression_changes(store: Store, clock: FakeClock) -> None:
+    app = an_app(store, clock, **{f"t{number}": f"{number} 13 * * *" for number in range(20)})
+    scheduler = Scheduler(app, name="a")
+    scheduler.look()
+    before = next_instant.cache_info().misses
+    for _ in range(10):
+        clock.advance(1)
+        assert scheduler.look()[0] == 0
+    assert next_instant.cache_info().misses == before
 
 
 # --- tick ------------------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ job.result(timeout=10)
 from holdfast.app import App
 from holdfast.core.payload import Codec, injected
 from holdfast.core.policy import Retry
+from holdfast.core.schedule import All
 from holdfast.errors import (
     BadURL,
     Cancelled,
@@ -53,6 +54,7 @@ from holdfast.worker.context import Context, current_job
 from holdfast.workflow.flow import AsyncFlow, Flow
 
 __all__ = [
+    "All",
     "App",
     "AsyncFlow",
     "BadURL",

@@ -120,11 +120,14 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     spec: str
     tz: str
-    missed: Any
+    missed: str
+    missed_max: int
+    jitter_s: float
     task: str
     queue: str
     paused: bool
     declared: bool
+    kept: bool
     next: datetime | None
     next_s: float | None
     late_s: float | None

@@ -176,6 +176,8 @@ class AsyncApp:
     retry_from = _awaited(App.retry_from)
     fork = _awaited(App.fork)
     steps = _awaited(App.steps)
+    schedule = _awaited(App.schedule)
+    unschedule = _awaited(App.unschedule)
     pause = _awaited(App.pause)
     resume = _awaited(App.resume)
     reap = _awaited(App.reap)

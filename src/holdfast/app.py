@@ -26,7 +26,7 @@ from holdfast.core.records import Filter, NewJob, Schedule, Signal, Step
 from holdfast.core.records import Job as Row
 from holdfast.core.replay import STEPS_MAX, answer_to, first_named
 from holdfast.core.retention import Age, Retention
-from holdfast.core.schedule import every
+from holdfast.core.schedule import Missed, every
 from holdfast.core.text import check_storable
 from holdfast.core.verdict import Verdict
 from holdfast.enqueue_middleware import EL, EnqueueMiddleware
@@ -167,17 +167,19 @@ class App:
         *,
         key: str | None = None,
         tz: str = "UTC",
-        missed: Literal["last", "skip"] = "last",
+        missed: Missed = "last",
+        jitter_s: float = 0.0,
     ) -> None:
         """Enqueue the task at each instant of a cron expression, exactly once while workers run; see docs/schedules.md.
 
         task: the task, `task.using(…)`, or `task.job(…)` with its arguments. key: what the store knows the schedule by;
         by default the task's name. tz: the zone of the expression. missed: what becomes of instants at which nobody
-        ran: "last" fires the last of them, "skip" none.
+        ran: "last" fires the last of them, "skip" none, `All(24)` the last 24. jitter_s: each job starts up to this
+        much after its instant; always the same for one key and instant.
         """
         from holdfast.scheduler import declaration
 
-        made = declaration(self, spec, task, key, tz, missed)
+        made = declaration(self, key, spec, task, tz=tz, missed=missed, jitter_s=jitter_s)
         self.schedules = {**self.schedules, made.key: made}
 
     def every(
@@ -186,13 +188,14 @@ class App:
         seconds: float,
         task: Sender[..., Any] | Draft[Any],
         key: str | None = None,
-        missed: Literal["last", "skip"] = "last",
+        missed: Missed = "last",
+        jitter_s: float = 0.0,
     ) -> None:
         """Enqueue the task at each multiple of `seconds` (at least 1) since 1970, each exactly once, as `cron` does.
 
         The other arguments are those of `cron`.
         """
-        self.cron(every(seconds), task, key=key, missed=missed)
+        self.cron(every(seconds), task, key=key, missed=missed, jitter_s=jitter_s)
 
     def queue(
         self,
@@ -596,6 +599,37 @@ class App:
         said = result is not ... and (result is not None or row.open_step is not None)
         text = self._result_text(row, result) if said else None
         return self._move(row, acts.resolve(row, answer, now, actor=by, reason=note, result=text, steps=steps))
+
+    def schedule(
+        self,
+        key: str,
+        spec: str,
+        task: Sender[..., Any] | Draft[Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        *,
+        tz: str = "UTC",
+        missed: Missed = "last",
+        jitter_s: float = 0.0,
+    ) -> None:
+        """Store a schedule now, or change the one with this key; no program need declare it, and any worker fires it.
+
+        spec: a cron expression, or "@every 30s". The other arguments are those of `cron`. A new expression counts from
+        now. Raises `Refused` if a running program declares the key with `cron`, and `UsageError` or `PayloadError` for
+        what can never work; then nothing is stored.
+        """
+        from holdfast.scheduler import make_schedule
+
+        make_schedule(self, key, spec, task, args, kwargs, tz=tz, missed=missed, jitter_s=jitter_s)
+
+    def unschedule(self, key: str) -> bool:
+        """Remove a schedule that was made with `schedule`; False if there is none. Jobs that it stored stay.
+
+        Raises `Refused` if a running program declares the key with `cron`.
+        """
+        from holdfast.scheduler import drop_schedule
+
+        return drop_schedule(self.store, key)
 
     def pause(self, queue: str, *, group: str | None = None, until: datetime | None = None, by: str = "app") -> None:
         """Start no jobs of a queue, or of a group in it, until an instant with a time zone, or `resume`."""

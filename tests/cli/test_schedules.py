@@ -7,17 +7,19 @@ from typing import Any
 
 import pytest
 
+from holdfast import App
+from holdfast.by_name import publish
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Firing, Schedule
 from holdfast.core.schedule import LATE_S
-from holdfast.scheduler import DECLARED_S
+from holdfast.core.transitions import DECLARED_S
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run
 from tests.factory import delete, make_job, picture, row
 
 VIEW = {
-    *("key", "spec", "tz", "missed", "task", "queue", "paused", "declared"),
+    *("key", "spec", "tz", "missed", "missed_max", "jitter_s", "task", "queue", "paused", "declared", "kept"),
     *("next", "next_s", "late_s", "late_instants", "last", "last_s", "job", "job_state"),
 }
 
@@ -166,3 +168,79 @@ def test_without_any_it_says_how_to_make_one(run: Run, store: Store) -> None:
     result = run("schedules", "list")
     assert result.stdout == ""
     assert "app.cron" in result.stderr
+
+
+# --- add, show -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def published(store: Store) -> None:
+    """A worker has published a task `jobs.report` with one argument."""
+    app = App("memory://")
+
+    @app.task(name="jobs.report", queue="slow")
+    def report(kind: str = "daily") -> None: ...
+
+    publish(store, app.tasks)
+
+
+def test_a_schedule_is_added_changed_and_forgotten_from_the_shell(run: Run, store: Store, published: None) -> None:
+    done = run("schedules", "add", "tenant-7", "0 3 * * *", "jobs.report", '["weekly"]', "--tz", "Europe/Berlin")
+    assert re.fullmatch(r"tenant-7: At 03:00 every day, Europe/Berlin; next in .+\n", done.stdout)
+    [made] = store.schedules()
+    assert (made.kept, made.job.queue, made.job.payload, made.missed) == (True, "slow", '{"kind":"weekly"}', "last")
+    options = ("--missed", "24", "--jitter", "10m", "--queue", "fast")
+    changed = run.json("schedules", "add", "tenant-7", "@hourly", "jobs.report", *options)
+    assert (changed["spec"], changed["missed"], changed["missed_max"], changed["jitter_s"]) == (
+        *("0 * * * *", "all", 24, 600.0),
+    )
+    assert (changed["kept"], changed["declared"], changed["queue"]) == (True, False, "fast")
+    assert " on " in run("schedules", "list").stdout
+    forgotten = run("schedules", "forget", "tenant-7")
+    assert (forgotten.stdout, forgotten.stderr) == ("tenant-7 forgotten\n", "")
+    assert store.schedules() == []
+
+
+def test_what_cannot_be_added_is_refused_with_its_exit_code(
+    run: Run, store: Store, published: None, clock: FakeClock
+) -> None:
+    clock.advance(PAST_S)
+    declare(store)
+    before = store.schedules()
+    for words, code, said in (
+        (("k", "every day", "jobs.report"), 2, "is not a cron expression"),
+        (("k", "* * * * *", "jobs.reprot"), 2, "jobs.reprot"),
+        (("k", "* * * * *", "jobs.report", "{"), 2, "write an array"),
+        (("k", "* * * * *", "jobs.report", '{"kind": 1}'), 2, "kind"),
+        (("k", "* * * * *", "jobs.report", "--missed", "all"), 2, "is not last, skip or a number"),
+        (("k", "* * * * *", "jobs.report", "--missed", "0"), 2, "a whole number from 1 to 1000"),
+        (("k", "* * * * *", "jobs.report", "--jitter", "2d"), 2, "jitter_s"),
+        (("nightly", "* * * * *", "jobs.report"), 6, "a running program declares the schedule 'nightly'"),
+    ):
+        assert said in run("schedules", "add", *words, code=code).stderr
+    assert store.schedules() == before
+
+
+def test_one_schedule_is_shown_in_plain_words(run: Run, store: Store, published: None, clock: FakeClock) -> None:
+    run("schedules", "add", "k", "0 3 * * *", "jobs.report", "--tz", "Asia/Tokyo", "--missed", "5", "--jitter", "60")
+    lines = run("schedules", "show", "k").stdout.splitlines()
+    assert lines[:5] == [
+        "k: jobs.report on queue slow, on",
+        "when: At 03:00 every day, Asia/Tokyo (0 3 * * *)",
+        "missed: missed instants are made up for, at most the last 5",
+        "jitter: each job becomes due up to 60 s after its instant",
+        "made: at run time",
+    ]
+    assert len(lines) == 10
+    assert all(re.fullmatch(r"next: \w{3} \d{4}-\d\d-\d\d 03:00 JST \(in .+\)", line) for line in lines[5:])
+    view = run.json("schedules", "show", "k")
+    assert (set(view), view["when"], len(view["next_runs"])) == (
+        *(VIEW | {"when", "next_runs"}, "At 03:00 every day, Asia/Tokyo", 5),
+    )
+    run("schedules", "pause", "k")
+    assert "next:" not in run("schedules", "show", "k").stdout
+    declare(store, "nightly")
+    shown = run("schedules", "show", "nightly").stdout
+    assert "made: by a program that declares it" in shown
+    assert "late: " in shown
+    assert "did you mean nightly?" in run("schedules", "show", "nightyl", code=5).stderr

@@ -9,10 +9,10 @@ from msgspec.structs import replace
 
 from holdfast.core.machine import State
 from holdfast.core.records import Duty, Filter, Firing, Schedule
-from holdfast.core.transitions import ABANDONED_S, RENEW_S
+from holdfast.core.transitions import ABANDONED_S, DECLARED_S, RENEW_S
 from holdfast.core.verdict import Succeeded
 from holdfast.errors import DutyLost
-from holdfast.stores.protocol import Added, Fired, Store
+from holdfast.stores.protocol import Added, Fired, Reply, Store
 from holdfast.testing import FakeClock
 from tests.factory import add, again, delete, make_job, picture, row, settle
 
@@ -172,6 +172,86 @@ def test_saying_it_again_writes_at_most_twice_a_minute(store: Store, clock: Fake
     clock.advance(0.001)
     store.declare([a_schedule()], again=True)
     assert known(store) == replace(first, declared_at=clock.wall())
+
+
+@pytest.mark.parametrize("change", [{"missed_max": 3}, {"jitter_s": 5.0}])
+def test_more_missed_instants_or_jitter_are_another_declaration(
+    store: Store, clock: FakeClock, change: dict[str, Any]
+) -> None:
+    before = declared(store)
+    clock.advance(ABANDONED_S)
+    store.declare([a_schedule(**change)], again=True)
+    assert store.schedules() == [before]
+    clock.advance(0.001)
+    store.declare([a_schedule(**change)], again=True)
+    assert known(store) == replace(before, declared_at=clock.wall(), **change)
+    assert declared(store) == replace(before, declared_at=clock.wall())
+
+
+# --- schedule --------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_of_run_time_counts_from_now_and_keeps_all_that_was_asked(store: Store, clock: FakeClock) -> None:
+    wanted = a_schedule(
+        missed_max=24, jitter_s=2.5, tz="Europe/Berlin", job={"queue": "mail", "payload": '{"a": "é"}', "key": "x"}
+    )
+    assert store.schedule([wanted]) == [Reply.ACCEPTED]
+    assert store.schedules() == [replace(wanted, mark=clock.wall(), declared_at=clock.wall(), kept=True)]
+
+
+def test_a_schedule_of_run_time_that_is_repeated_keeps_its_mark_and_its_pause(store: Store, clock: FakeClock) -> None:
+    store.schedule([a_schedule()])
+    before = known(store)
+    fire(store, before.mark + 10, the_duty(store), id="j")
+    store.pause_schedule("k", True)
+    clock.advance(DAY_S)
+    assert store.schedule([a_schedule(missed="skip", job={"queue": "other"})]) == [Reply.ACCEPTED]
+    after = known(store)
+    assert (after.mark, after.fired_at, after.job_id, after.paused) == (before.mark + 10, before.mark + 10, "j", True)
+    assert (after.missed, after.job.queue, after.declared_at, after.kept) == ("skip", "other", clock.wall(), True)
+
+
+@pytest.mark.parametrize("change", CHANGES[:2])
+def test_another_expression_at_run_time_counts_from_now(store: Store, clock: FakeClock, change: dict[str, Any]) -> None:
+    store.schedule([a_schedule()])
+    clock.advance(DAY_S)
+    store.schedule([a_schedule(**change)])
+    assert known(store).mark == clock.wall()
+    fire(store, clock.wall() + DAY_S, the_duty(store))
+    store.schedule([a_schedule()])
+    assert known(store).mark == clock.wall() + DAY_S, "it only rises"
+
+
+def test_what_a_living_program_declares_is_refused_and_others_of_the_call_are_stored(
+    store: Store, clock: FakeClock
+) -> None:
+    before = declared(store)
+    clock.advance(DECLARED_S - 0.001)
+    wanted = [a_schedule("a"), a_schedule(spec="0 4 * * *"), a_schedule("z")]
+    assert store.schedule(wanted) == [Reply.ACCEPTED, Reply.REFUSED, Reply.ACCEPTED]
+    assert [(each.key, each.kept) for each in store.schedules()] == [("a", True), ("k", False), ("z", True)]
+    assert known(store) == before
+    clock.advance(0.001)
+    assert store.schedule([a_schedule()]) == [Reply.ACCEPTED]
+    after = known(store)
+    assert (after.kept, after.mark) == (True, clock.wall()), "what the program missed is not made up for"
+    assert store.schedule([]) == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_declaration_leaves_a_schedule_of_run_time_alone(store: Store, clock: FakeClock, again: bool) -> None:
+    store.schedule([a_schedule()])
+    before = known(store)
+    clock.advance(10 * ABANDONED_S)
+    store.declare([a_schedule(spec="0 4 * * *", missed="skip"), a_schedule("new")], again=again)
+    assert known(store) == before
+    assert known(store, "new").kept is False
+
+
+def test_schedules_are_read_by_their_keys(store: Store) -> None:
+    store.schedule([a_schedule(key) for key in ("a", "b", "c")])
+    assert [each.key for each in store.schedules(["c", "a", "unknown"])] == ["a", "c"]
+    assert store.schedules([]) == []
 
 
 # --- fire ------------------------------------------------------------------------------------------------

@@ -17,14 +17,22 @@ from holdfast.core.records import NewJob, Schedule
 from holdfast.core.schedule import (
     INSTANTS_MAX,
     LATE_S,
+    MISSED_MAX,
     SPEC_MAX,
+    All,
     Late,
     checked,
+    checked_jitter,
     due,
     every,
-    last_instant,
+    in_words,
+    last_instants,
     late,
+    local_time,
+    missed_by,
     next_instant,
+    run_at,
+    upcoming,
 )
 from holdfast.errors import UsageError
 
@@ -51,6 +59,12 @@ def following(spec: str, tz: str, after: str, many: int) -> list[str]:
         found.append(written(coming))
         instant = coming
     return found
+
+
+def last_instant(spec: str, tz: str, after: float, until: float) -> float | None:
+    found = last_instants(spec, tz, after, until)
+    assert len(found) <= 1
+    return found[0] if found else None
 
 
 # --- What an expression means ----------------------------------------------------------------------------
@@ -191,8 +205,8 @@ def test_the_instants_of_a_period_are_its_multiples_each_once(ms: int, after: fl
 
 def test_of_a_long_pause_only_the_last_instant_of_a_period_is_due() -> None:
     schedule = a_schedule("@every 30s", mark=NOW - DAY_S)
-    assert due(schedule, NOW) == NOW - NOW % 30
-    assert due(replace(schedule, mark=NOW), NOW + 29) is None
+    assert due(schedule, NOW) == (NOW - NOW % 30,)
+    assert due(replace(schedule, mark=NOW), NOW + 29) == ()
 
 
 # --- Where clocks are set --------------------------------------------------------------------------------
@@ -382,22 +396,22 @@ def a_schedule(spec: str, mark: float, **given: Any) -> Schedule:
 
 def test_nothing_is_due_before_its_instant_and_the_instant_itself_is() -> None:
     schedule = a_schedule("5 12 * * *", NOW)
-    assert due(schedule, at("2026-11-15 12:05") - 0.001) is None
-    assert due(schedule, at("2026-11-15 12:05")) == at("2026-11-15 12:05")
+    assert due(schedule, at("2026-11-15 12:05") - 0.001) == ()
+    assert due(schedule, at("2026-11-15 12:05")) == (at("2026-11-15 12:05"),)
 
 
 def test_what_the_mark_has_reached_is_not_due_again() -> None:
-    assert due(a_schedule("5 12 * * *", at("2026-11-15 12:05")), at("2026-11-15 12:06")) is None
+    assert due(a_schedule("5 12 * * *", at("2026-11-15 12:05")), at("2026-11-15 12:06")) == ()
 
 
 @pytest.mark.parametrize("back_s", [600.0, 2 * DAY_S, 400 * DAY_S])
 def test_of_many_missed_ones_the_last_is_due(back_s: float) -> None:
-    assert due(a_schedule("* * * * *", NOW - back_s), NOW) == at("2026-11-15 12:00")
+    assert due(a_schedule("* * * * *", NOW - back_s), NOW) == (at("2026-11-15 12:00"),)
 
 
 @pytest.mark.parametrize(("spec", "expected"), [("0 0 1 1 *", "2026-01-01 00:00"), ("0 0 29 2 *", "2024-02-29 00:00")])
 def test_a_rare_one_is_made_up_for_however_late(spec: str, expected: str) -> None:
-    assert due(a_schedule(spec, at("2020-03-01 00:00")), NOW) == at(expected)
+    assert due(a_schedule(spec, at("2020-03-01 00:00")), NOW) == (at(expected),)
 
 
 def test_one_that_fell_into_a_gap_is_made_up_for() -> None:
@@ -408,18 +422,18 @@ def test_one_that_fell_into_a_gap_is_made_up_for() -> None:
         job=NewJob(id="", task="t", payload="{}"),
         mark=at("2026-03-28 12:00"),
     )
-    assert due(schedule, at("2026-03-29 20:00")) == at("2026-03-29 01:00")
+    assert due(schedule, at("2026-03-29 20:00")) == (at("2026-03-29 01:00"),)
 
 
 def test_skip_fires_a_slightly_late_instant_and_nothing_else() -> None:
     schedule = a_schedule("5 12 * * *", NOW - DAY_S, missed="skip")
-    assert due(schedule, at("2026-11-15 12:05") + LATE_S - 0.001) == at("2026-11-15 12:05")
-    assert due(schedule, at("2026-11-15 12:05") + LATE_S) is None
+    assert due(schedule, at("2026-11-15 12:05") + LATE_S - 0.001) == (at("2026-11-15 12:05"),)
+    assert due(schedule, at("2026-11-15 12:05") + LATE_S) == ()
 
 
 def test_skip_fires_no_instant_up_to_the_mark() -> None:
     schedule = a_schedule("5 12 * * *", at("2026-11-15 12:05"), missed="skip")
-    assert due(schedule, at("2026-11-15 12:05") + 1) is None
+    assert due(schedule, at("2026-11-15 12:05") + 1) == ()
 
 
 # --- What is no expression -------------------------------------------------------------------------------
@@ -502,3 +516,91 @@ def test_an_instant_is_late_when_nobody_fired_it_for_a_minute() -> None:
 def test_of_very_many_late_instants_the_first_thousand_are_counted() -> None:
     first = at("2026-11-15 12:01")
     assert late(a_schedule("* * * * *", at("2026-11-15 12:00")), first + 400 * DAY_S) == Late(first, INSTANTS_MAX)
+
+
+# --- Several missed instants -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "tz"),
+    [("*/5 * * * *", "UTC"), ("0 3 * * *", "Europe/Berlin"), ("@every 7s", "UTC"), ("0 0 29 2 *", "UTC")],
+)
+@pytest.mark.parametrize("most", [1, 3, 12, 1000])
+@pytest.mark.parametrize("back_s", [0.0, 30.0, 3600.0, 3 * DAY_S, 40 * DAY_S])
+def test_of_the_missed_instants_the_last_ones_are_made_up_for(spec: str, tz: str, most: int, back_s: float) -> None:
+    after, expected = NOW - back_s, []
+    for instant in iter(lambda: next_instant(spec, tz, expected[-1] if expected else after), None):
+        if instant > NOW or len(expected) > 20_000:
+            break
+        expected.append(instant)
+    if len(expected) <= 20_000:
+        assert last_instants(spec, tz, after, NOW, most) == tuple(expected[-most:])
+        assert due(replace(a_schedule(spec, after), tz=tz, missed_max=most), NOW) == tuple(expected[-most:])
+
+
+def test_instants_that_are_long_past_are_left_out_whatever_their_number() -> None:
+    schedule = replace(a_schedule("@every 10s", NOW - DAY_S), missed="skip", missed_max=1000)
+    assert due(schedule, NOW) == tuple(NOW - NOW % 10 - 10 * back for back in (5, 4, 3, 2, 1, 0))
+
+
+def test_missed_is_one_of_three_things() -> None:
+    assert missed_by("last") == ("last", 1)
+    assert missed_by("skip") == ("skip", 1)
+    assert missed_by(All(24)) == ("last", 24)
+    assert (missed_by(All(1)), missed_by(All(MISSED_MAX))) == (("last", 1), ("last", 1000))
+    for wrong in (None, "all", 3, True):
+        with pytest.raises(UsageError, match=r'choose "last", "skip" or All\(limit\)'):
+            missed_by(wrong)
+    for limit in (0, -1, 1001, 1.5, True, "3"):
+        with pytest.raises(UsageError, match="a whole number from 1 to 1000"):
+            All(limit)  # type: ignore[arg-type]
+
+
+# --- Jitter ----------------------------------------------------------------------------------------------
+
+
+def test_jitter_is_made_of_key_and_instant_and_spreads_the_jobs() -> None:
+    schedules = [replace(a_schedule("0 3 * * *", NOW), key=f"tenant-{number}", jitter_s=600.0) for number in range(500)]
+    delays = [run_at(each, NOW) - NOW for each in schedules]
+    assert delays == [run_at(each, NOW) - NOW for each in schedules]
+    assert all(0 <= delay <= 600 for delay in delays)
+    assert all(sum(low <= delay < low + 100 for delay in delays) > 40 for low in range(0, 600, 100)), "evenly"
+    one = schedules[0]
+    assert len({run_at(one, NOW + day) - day for day in range(100)}) > 90, "another each time"
+    assert run_at(replace(one, jitter_s=0.0), NOW) == NOW
+
+
+def test_a_jitter_that_cannot_be_is_refused() -> None:
+    assert (checked_jitter(0), checked_jitter(1.5), checked_jitter(86_400)) == (0.0, 1.5, 86_400.0)
+    for wrong in (-1, 86_401, float("nan"), True, "5", None):
+        with pytest.raises(UsageError, match="jitter_s="):
+            checked_jitter(wrong)
+
+
+# --- In words --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "tz", "words"),
+    [
+        ("*/5 * * * *", "UTC", "Every fifth minute of every hour, UTC"),
+        ("0 3 * * *", "Europe/Berlin", "At 03:00 every day, Europe/Berlin"),
+        ("0 9 * * MON-FRI", "UTC", "At 09:00 on Monday through Friday, UTC"),
+        ("@every 30s", "UTC", "Every 30 s"),
+        ("@every 3600s", "UTC", "Every 1 h"),
+        ("@every 5400s", "UTC", "Every 1 h 30 min"),
+        ("no cron", "UTC", "no cron, UTC"),
+    ],
+)
+def test_an_expression_is_said_in_words(spec: str, tz: str, words: str) -> None:
+    assert in_words(spec, tz) == words
+
+
+def test_the_next_instants_are_shown_as_clocks_in_the_zone_show_them() -> None:
+    coming = upcoming("30 2 * * *", "Europe/Berlin", at("2026-03-28 00:00"), 3)
+    assert [local_time(instant, "Europe/Berlin") for instant in coming] == [
+        "Sat 2026-03-28 02:30 CET",
+        "Sun 2026-03-29 03:00 CEST",
+        "Mon 2026-03-30 02:30 CEST",
+    ]
+    assert local_time(NOW, "UTC") == "Sun 2026-11-15 12:00:30 UTC"

@@ -10,13 +10,16 @@ import signal
 from datetime import UTC, datetime
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job
+from holdfast.core.schedule import run_at
 from holdfast.ids import fired_job_id
 from holdfast.scheduler import DUTY
 from holdfast.stores import open_store
+from holdfast.stores.protocol import Reply
 from holdfast.testing import FakeClock
 from tests.crash.world import MODULE, Process, World, is_stopped, on_every_store, until
 
@@ -93,6 +96,33 @@ def test_a_holder_that_was_frozen_over_its_instant_is_refused_when_it_wakes(worl
     assert [each.id for each in jobs(world)] == [job]
     assert len(world.starts(job)) == 1
     assert world.store.schedules()[0].mark == before.mark
+
+
+@on_every_store
+@pytest.mark.parametrize("point", ["fire.before", "fire.after"])
+def test_a_worker_without_schedules_fires_one_of_run_time_after_the_holder_was_killed(world: World, point: str) -> None:
+    """Nobody declares it, and its jitter puts the job's time after the instant, the same in both workers."""
+    declare(world)
+    for each in world.store.schedules():
+        world.store.forget_schedule(each.key)
+    clock = SystemClock()
+    past = open_store(world.url, clock=FakeClock(1.5e9, clock.lease(), clock.boot_id))
+    [made] = [replace(each, jitter_s=60.0) for each in world.app.schedules.values()]
+    assert past.schedule([made]) == [Reply.ACCEPTED]
+    past.close()
+    command = ["-m", "holdfast", "worker", f"{MODULE}:app"]
+    old = world.run("old", [*command, "--name", "old"], {"HOLDFAST_POINT": f"{point}=kill"})
+    assert old.wait() == -signal.SIGKILL
+    instant = datetime(datetime.now(UTC).year, 1, 1, tzinfo=UTC).timestamp()
+    job = fired_job_id("yearly", instant)
+    assert [each.id for each in jobs(world)] == ([job] if point == "fire.after" else [])
+    new = world.run("new", [*command, "--name", "new"]).until_ready()
+    until_done(world, job)
+    new.signal_leader(signal.SIGTERM)
+    assert new.wait() == 0
+    [fired] = jobs(world)
+    assert fired.id == job
+    assert instant < run_at(made, instant) == fired.run_at < instant + 60
 
 
 @on_every_store

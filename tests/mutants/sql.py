@@ -29,7 +29,7 @@ GUARDED = {
     "sqlite": (
         *("claim_worker", "claim", "claim_answers", "beat_worker", "beat", "beat_lost", "beat_cancelled"),
         *("settle", "settle_done", "transaction", "overdue", "vanished", "retire", "move", "purge", "delete", "due"),
-        *("declare", "fire", "fire_job", "pause_schedule", "forget_schedule"),
+        *("declare", "schedule", "schedules", "fire", "fire_job", "pause_schedule", "forget_schedule"),
         *("publish", "published", "forget_task"),
         *("record_owned", "record", "record_facts", "record_taken", "record_child", "steps", "steps_aside"),
         *(
@@ -50,7 +50,17 @@ GUARDED = {
     "postgres": (
         *("add_holders", "claim", "claim_answers", "beat", "settle", "settle_done", "settle_seen", "transaction"),
         *("overdue", "deadline", "vanished", "retire", "acquire", "resign", "move", "purge", "delete", "find"),
-        *("unserved", "due", "declare_again", "fire", "pause_schedule", "forget_schedule"),
+        *(
+            "unserved",
+            "due",
+            "declare",
+            "declare_again",
+            "schedule",
+            "schedules",
+            "fire",
+            "pause_schedule",
+            "forget_schedule",
+        ),
         *("publish", "published", "forget_task"),
         *("record", "record_child", "record_seen", "locked", "steps", "signal", "signal_parents", "inbox"),
         *("wake_due", "due_waits", "fork_source", "fork", "move_lock", "move_steps", "move_aside", "move_give_back"),
@@ -59,7 +69,9 @@ GUARDED = {
 }
 
 OF_LOCKED_ROWS = ("beside", "%(ids)s", "%(row_locked)s::boolean")  # they matter while another transaction has a row
-OF_SCHEDULES = ("declare", "declare_again", "fire", "fire_job", "pause_schedule", "forget_schedule")
+OF_SCHEDULES = (
+    *("declare", "declare_again", "schedule", "schedules", "fire", "fire_job", "pause_schedule", "forget_schedule"),
+)
 
 OF_TASKS = ("publish", "published", "forget_task")
 

@@ -1,4 +1,4 @@
-"""`holdfast schedules`: see, pause, resume, fire and forget schedules."""
+"""`holdfast schedules`: see, add, pause, resume, fire and forget schedules."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ import click
 from msgspec.structs import replace
 
 from holdfast import insight
+from holdfast.by_name import task_named
 from holdfast.cli.base import Group, acknowledge, say
-from holdfast.cli.loading import opened_store
+from holdfast.cli.loading import opened_app, opened_store
 from holdfast.cli.output import Column, clean, show_json, show_table
-from holdfast.cli.types import Text, json_option
+from holdfast.cli.types import Duration, Json, Text, call_of, json_option
 from holdfast.clock import SystemClock
+from holdfast.core.durations import iso
 from holdfast.core.records import Schedule
+from holdfast.core.schedule import All
+from holdfast.core.transitions import is_declared
 from holdfast.errors import NotFound
 from holdfast.ids import new_job_id
-from holdfast.scheduler import is_declared
 from holdfast.stores.protocol import Store
 
 
 @click.group(cls=Group, epilog="holdfast schedules list")
 def schedules() -> None:
-    """See, pause, resume, fire and forget schedules."""
+    """See, add, pause, resume, fire and forget schedules."""
 
 
 def _now(view: dict[str, Any]) -> str:
     if view["paused"]:
         return "paused"
-    if not view["declared"]:
+    if not view["declared"] and not view["kept"]:
         return "not declared"
     return "on" if view["late_s"] is None else "late"
 
@@ -78,7 +81,115 @@ def list_(as_json: bool) -> None:
         if any(view["late_s"] is not None for view in views):
             say("A late schedule has missed a time at which it should have fired: holdfast doctor")
     else:
-        say("There are no schedules; app.cron(…) declares one, and the first worker of that app makes it known.")
+        say(
+            "There are no schedules; app.cron(…) declares one, and the first worker of that app makes it known. "
+            "app.schedule(…) and `holdfast schedules add` make one at once."
+        )
+
+
+@schedules.command(
+    epilog="""
+    holdfast schedules show nightly-report
+    holdfast schedules show nightly-report --json
+    """
+)
+@click.argument("key", metavar="KEY", type=Text())
+@json_option
+def show(key: str, as_json: bool) -> None:
+    """Show one schedule: what it enqueues, when in words, and its next runs in its own time zone."""
+    with opened_store() as store:
+        _known(store, [key])
+        [view] = insight.schedule_views(store, [key])
+        now = store.now().wall
+    runs = insight.next_runs(view, now)
+    if as_json:
+        show_json(view | {"when": insight.when(view), "next_runs": [iso(instant) for instant, _ in runs]})
+        return
+    click.echo(f"{clean(view['key'])}: {clean(view['task'])} on queue {clean(view['queue'])}, {_now(view)}")
+    click.echo(f"when: {clean(insight.when(view))} ({clean(view['spec'])})")
+    click.echo(f"missed: {_missed(view)}")
+    if view["jitter_s"]:
+        click.echo(f"jitter: each job becomes due up to {insight.brief(view['jitter_s'])} after its instant")
+    made = "at run time" if view["kept"] else "by a program that declares it"
+    click.echo(f"made: {made}")
+    if view["last"] is not None:
+        click.echo(f"last: {_ago(view)}, job {view['job']} ({view['job_state']})")
+    if view["late_s"] is not None:
+        click.echo(f"late: {_next(view)}; holdfast doctor says why")
+    for instant, local in runs:
+        click.echo(f"next: {local} (in {insight.brief(instant - now)})")
+
+
+def _missed(view: dict[str, Any]) -> str:
+    words = {"last": "the last missed instant is made up for", "skip": "missed instants are left out"}
+    return words.get(view["missed"], f"missed instants are made up for, at most the last {view['missed_max']}")
+
+
+_CALL = """write an array of positional or an object of keyword arguments, such as '[42]' or '{"order": 42}'"""
+
+
+class _Missed(Text):
+    """last, skip, or how many instants to make up for."""
+
+    name = "missed"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        text = super().convert(value, param, ctx)
+        if text in ("last", "skip"):
+            return text
+        if not text.isascii() or not text.isdigit():
+            self.fail(f"{text!r} is not last, skip or a number of instants", param, ctx)
+        return All(int(text))
+
+
+@schedules.command(
+    epilog="""
+    holdfast schedules add tenant-7 '0 3 * * *' reports.nightly '{"tenant": 7}' --tz Europe/Berlin
+    holdfast schedules add poll '@every 30s' reports.poll --missed skip
+    """
+)
+@click.argument("key", metavar="KEY", type=Text())
+@click.argument("spec", metavar="CRON", type=Text())
+@click.argument("task", metavar="TASK", type=Text())
+@click.argument("arguments", metavar="[JSON]", type=Json(_CALL), required=False)
+@click.option("--tz", type=Text(), default="UTC", show_default=True, help="The time zone of the expression.")
+@click.option(
+    "--missed",
+    type=_Missed(),
+    metavar="last|skip|N",
+    default="last",
+    show_default=True,
+    help="Instants at which no worker ran: N makes up for the last N of them.",
+)
+@click.option("--jitter", type=Duration(), default=0.0, help="Let each job become due up to this much later: 10m.")
+@click.option("--queue", type=Text(), help="The queue; by default the task's own.")
+@json_option
+def add(
+    key: str,
+    spec: str,
+    task: str,
+    arguments: Any,
+    tz: str,
+    missed: Any,
+    jitter: float,
+    queue: str | None,
+    as_json: bool,
+) -> None:
+    """Make a schedule that no program declares, or change the one with this key.
+
+    CRON has five fields, or is @hourly, @daily or @every 30s. TASK is the full name of a task that a worker has
+    published. A running worker fires the schedule; `holdfast schedules forget` removes it.
+    """
+    args, kwargs = call_of(arguments, _CALL)
+    with opened_app() as app:
+        named = task_named(app, task)
+        draft = (named.using(queue=queue) if queue is not None else named).job(*args, **kwargs)
+        app.schedule(key, spec, draft, tz=tz, missed=missed, jitter_s=jitter)
+        [view] = insight.schedule_views(app.store, [key])
+    if as_json:
+        show_json(view)
+    else:
+        acknowledge(f"{clean(key)}: {clean(insight.when(view))}; next {_next(view)}")
 
 
 @schedules.command(epilog="holdfast schedules pause nightly-report")
@@ -104,7 +215,7 @@ def resume(keys: tuple[str, ...], as_json: bool) -> None:
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, type=Text())
 @json_option
 def forget(keys: tuple[str, ...], as_json: bool) -> None:
-    """Remove schedules that the code no longer declares.
+    """Remove schedules that were made at run time, or that the code no longer declares.
 
     Stored jobs stay. A program that still declares the schedule makes it again; it then begins at that time.
     """
@@ -114,7 +225,7 @@ def forget(keys: tuple[str, ...], as_json: bool) -> None:
             store.forget_schedule(each.key)
             if not as_json:
                 acknowledge(f"{clean(each.key)} forgotten")
-        declared = any(is_declared(each, store.now().wall) for each in found)
+        declared = any(not each.kept and is_declared(each, store.now().wall) for each in found)
     if as_json:
         show_json([{"key": each.key, "forgotten": True} for each in found])
     if declared:

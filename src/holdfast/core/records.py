@@ -471,7 +471,10 @@ class Duty(msgspec.Struct, frozen=True):
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule: the job to enqueue, its instants, and its progress. Fields are in the order of the columns."""
+    """A schedule: the job to enqueue, its instants, and its progress. Fields are in the order of the columns.
+
+    One that is `kept` was made at run time: it is fired until it is removed, whatever programs declare.
+    """
 
     key: str
     spec: str  # a cron expression of five fields
@@ -483,6 +486,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     job_id: str | None = None  # the job that it stored, or found to have the key
     paused: bool = False
     declared_at: float = 0.0  # when a program last said that it still declares it
+    missed_max: int = 1  # with missed="last": how many of the missed instants are fired, the last ones
+    jitter_s: float = 0.0  # the job of an instant becomes due up to this much later; see `core/schedule.py: run_at`
+    kept: bool = False
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,22 +11,42 @@ passes: every minute at which the clock on the wall matches, no other, and both 
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from functools import lru_cache
 from itertools import count, islice, takewhile
 from typing import Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from holdfast.core.durations import duration
 from holdfast.core.records import Schedule
 from holdfast.errors import UsageError
 
-Missed = Literal["last", "skip"]
+MISSED_MAX = 1000  # instants of one schedule that are made up for at once
 
+
+@dataclass(frozen=True, slots=True)
+class All:
+    """Make up for every missed instant, but at most for the last `limit` ones: `missed=All(24)`."""
+
+    limit: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.limit, bool) or not isinstance(self.limit, int) or not 1 <= self.limit <= MISSED_MAX:
+            raise UsageError(f"All(limit={self.limit!r}): the limit must be a whole number from 1 to {MISSED_MAX}")
+
+
+Missed = Literal["last", "skip"] | All
+
+JITTER_MAX_S = 86_400.0
 LATE_S = 60.0  # an instant this long ago, and not fired, was missed; a new holder of the duty fires younger ones
 SPEC_MAX = 200
 INSTANTS_MAX = 1000  # that are counted
@@ -82,32 +102,101 @@ def _period_ms(spec: str) -> int | None:
     return None if found is None else max(1000, round(float(found[1]) * 1000))
 
 
+@lru_cache(maxsize=10_000)  # of ten thousand schedules, many have the same expression
 def next_instant(spec: str, tz: str, after: float) -> float | None:
     """Return the first instant after `after`, in wall time; None when there is none in the next fifty years."""
-    return next(_instants(spec, _zone(tz), after), None)
+    of_the_day = _of_a_day(spec, tz, after // _DAY_S)
+    place = bisect_right(of_the_day, after)
+    return of_the_day[place] if place < len(of_the_day) else next(_instants(spec, _zone(tz), after), None)
 
 
-def last_instant(spec: str, tz: str, after: float, until: float) -> float | None:
-    """Return the last instant after `after` and not after `until`; None when there is none."""
+@lru_cache(maxsize=1000)
+def _of_a_day(spec: str, tz: str, day: float) -> tuple[float, ...]:
+    """Return the instants of a day of UTC: to begin a walk costs more than a step of it."""
+    start = day * _DAY_S
+    if _period_ms(spec) is not None:
+        return ()
+    walk = _instants(spec, _zone(tz), start - 0.001)
+    return tuple(takewhile(lambda instant: instant < start + _DAY_S, walk))
+
+
+@lru_cache(maxsize=10_000)
+def last_instants(spec: str, tz: str, after: float, until: float, most: int = 1) -> tuple[float, ...]:
+    """Return the last instants after `after` and not after `until`, at most `most`, in their order."""
     zone = _zone(tz)
     if (period_ms := _period_ms(spec)) is not None:
-        last_one = _multiple(period_ms, until)
-        return last_one if last_one > after else None
+        last_ms = round(_multiple(period_ms, until) * 1000)
+        instants = (ms / 1000 for ms in range(last_ms - (most - 1) * period_ms, last_ms + 1, period_ms))
+        return tuple(instant for instant in instants if instant > after)
+    if after >= until // _DAY_S * _DAY_S:
+        of_the_day = _of_a_day(spec, tz, until // _DAY_S)
+        first, end = bisect_right(of_the_day, after), bisect_right(of_the_day, until)
+        return of_the_day[max(first, end - most) : max(first, end)]
     for back_s in _BACK_S:  # a year of minutes is not walked through for its last one
         start = max(after, until - back_s)
-        last = deque(takewhile(lambda instant: instant <= until, _instants(spec, zone, start)), maxlen=1)
-        if last or start == after:
-            return last[0] if last else None
-    return None
+        last = deque(takewhile(lambda instant: instant <= until, _instants(spec, zone, start)), maxlen=most)
+        if len(last) == most or start == after:
+            return tuple(last)
+    return ()
 
 
-def due(schedule: Schedule, now: float) -> float | None:
-    """Return the instant that is to be fired now; None when there is none.
+def due(schedule: Schedule, now: float) -> tuple[float, ...]:
+    """Return the instants that are to be fired now, in their order.
 
-    That is the last one since the mark, however many there were. With missed="skip" one that is long past is left out.
+    Those are the last `missed_max` since the mark, however many there were. With missed="skip" those that are long past
+    are left out, too.
     """
     after = schedule.mark if schedule.missed == "last" else max(schedule.mark, now - LATE_S)
-    return last_instant(schedule.spec, schedule.tz, after, now)
+    return last_instants(schedule.spec, schedule.tz, after, now, schedule.missed_max)
+
+
+def upcoming(spec: str, tz: str, after: float, most: int) -> list[float]:
+    """Return the first instants after `after`, at most `most`, in their order."""
+    return list(islice(_instants(spec, _zone(tz), after), most))
+
+
+def in_words(spec: str, tz: str) -> str:
+    """Say when a schedule fires: "At 03:00 every day, Europe/Berlin"."""
+    if (period_ms := _period_ms(spec)) is not None:
+        return f"Every {duration(period_ms / 1000)}"
+    try:
+        return f"{CronSim(spec, datetime.fromtimestamp(0, UTC)).explain()}, {tz}"
+    except CronSimError:
+        return f"{spec}, {tz}"
+
+
+def local_time(instant: float, tz: str) -> str:
+    """Write an instant as clocks in the zone show it: "Mon 2026-03-30 03:00 CEST"."""
+    local = datetime.fromtimestamp(instant, _zone(tz))
+    return local.strftime("%a %Y-%m-%d %H:%M:%S %Z" if local.second else "%a %Y-%m-%d %H:%M %Z")
+
+
+def missed_by(missed: object) -> tuple[Literal["last", "skip"], int]:
+    """Return `missed` and `missed_max` as a schedule's row has them; raise `UsageError` for anything else."""
+    if isinstance(missed, All):
+        return "last", missed.limit
+    if missed == "last":
+        return "last", 1
+    if missed == "skip":
+        return "skip", 1
+    raise UsageError(f'missed={missed!r} is not known; choose "last", "skip" or All(limit)')
+
+
+def checked_jitter(jitter_s: object) -> float:
+    """Return the jitter if it is one; raise `UsageError` otherwise."""
+    number = isinstance(jitter_s, int | float) and not isinstance(jitter_s, bool)
+    if not number or not 0 <= jitter_s <= JITTER_MAX_S:  # type: ignore[operator]  # not a number is never in between
+        raise UsageError(f"jitter_s={jitter_s!r} must be a number of seconds from 0 to {JITTER_MAX_S:g}")
+    return float(jitter_s)  # type: ignore[arg-type]
+
+
+def run_at(schedule: Schedule, instant: float) -> float:
+    """Return when the job of an instant becomes due. The jitter is made of key and instant: every program that fires
+    the instant computes the same one."""
+    if schedule.jitter_s == 0:
+        return instant
+    drawn = hashlib.sha256(f"jitter {instant:.3f} {schedule.key}".encode()).digest()
+    return instant + round(schedule.jitter_s * int.from_bytes(drawn[:6], "big") / 2**48, 3)
 
 
 class Late(NamedTuple):

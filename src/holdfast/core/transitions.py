@@ -15,6 +15,7 @@ from holdfast.core.verdict import Verdict
 
 RENEW_S = 30.0  # how often the declaration of a schedule is renewed while a program that made it lives
 ABANDONED_S = 4 * RENEW_S  # one that no program has renewed for this long gives way to another program's
+DECLARED_S = ABANDONED_S + 2 * RENEW_S  # one that no program has renewed for this long is not fired
 
 
 def first_row(new: NewJob, wall: float) -> Job:
@@ -164,14 +165,39 @@ def merge_schedule(there: Schedule | None, new: Schedule, wall: float, again: bo
     """
     if there is None:
         return replace(new, mark=wall, fired_at=None, job_id=None, paused=False, declared_at=wall)
-    same = all(getattr(there, name) == getattr(new, name) for name in ("spec", "tz", "missed", "job"))
+    if there.kept:
+        return there
+    same = all(getattr(there, name) == getattr(new, name) for name in _DECLARED)
     if again and there.declared_at >= wall - (RENEW_S if same else ABANDONED_S):
         return there
     same_instants = (there.spec, there.tz) == (new.spec, new.tz)
-    return replace(
-        there, spec=new.spec, tz=new.tz, missed=new.missed, job=new.job,
-        mark=there.mark if same_instants else max(there.mark, min(there.declared_at, wall)), declared_at=wall,
-    )  # fmt: skip
+    mark = there.mark if same_instants else max(there.mark, min(there.declared_at, wall))
+    return _declared(there, new, mark, wall)
+
+
+def keep_schedule(there: Schedule | None, new: Schedule, wall: float) -> Schedule | None:
+    """Return the schedule as `app.schedule` makes or changes it at run time; None when a living program declares it.
+
+    Another expression counts from now on, and so does one that takes over from a program that is gone.
+    """
+    if there is None:
+        return replace(new, mark=wall, fired_at=None, job_id=None, paused=False, declared_at=wall, kept=True)
+    if not there.kept and is_declared(there, wall):
+        return None
+    same_instants = there.kept and (there.spec, there.tz) == (new.spec, new.tz)
+    return replace(_declared(there, new, there.mark if same_instants else max(there.mark, wall), wall), kept=True)
+
+
+_DECLARED = ("spec", "tz", "missed", "job", "missed_max", "jitter_s")
+
+
+def _declared(there: Schedule, new: Schedule, mark: float, wall: float) -> Schedule:
+    return replace(there, mark=mark, declared_at=wall, **{name: getattr(new, name) for name in _DECLARED})
+
+
+def is_declared(schedule: Schedule, now: float) -> bool:
+    """Say whether a schedule is to be fired: a program that lives declares it, or it was made at run time."""
+    return schedule.kept or now - schedule.declared_at < DECLARED_S
 
 
 def lease_end(job: Job) -> float:

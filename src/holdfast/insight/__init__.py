@@ -21,7 +21,7 @@ from holdfast.insight.health import (
     vanished_ids,
     worker_state,
 )
-from holdfast.insight.schedules import schedule_views
+from holdfast.insight.schedules import next_runs, schedule_views, when
 from holdfast.insight.steps import (
     Branch,
     WorkflowProgress,

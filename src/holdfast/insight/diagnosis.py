@@ -20,6 +20,7 @@ from holdfast.core.durations import duration
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Filter, Job, Worker
 from holdfast.core.text import counted, listed
+from holdfast.core.transitions import is_declared
 from holdfast.errors import StoreError, StoreFull
 from holdfast.insight.findings import Finding, Severity, ok, problem, warning
 from holdfast.insight.format import first_line, moment
@@ -31,7 +32,6 @@ from holdfast.insight.tuning import of_settings
 from holdfast.insight.views import all_jobs, locked_rows, queue_views, totals
 from holdfast.insight.zombies import look_back
 from holdfast.reaper import reap
-from holdfast.scheduler import is_declared
 from holdfast.stores.protocol import Store, in_words, schema_too_new
 from holdfast.stores.urls import shown_url
 

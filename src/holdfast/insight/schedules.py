@@ -3,21 +3,22 @@ instants came and were not fired."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.durations import iso
 from holdfast.core.records import Schedule
-from holdfast.core.schedule import Late, late, next_instant
+from holdfast.core.schedule import Late, in_words, late, local_time, next_instant, upcoming
+from holdfast.core.transitions import is_declared
 from holdfast.errors import UsageError
-from holdfast.scheduler import is_declared
 from holdfast.stores.protocol import Store, rows_of
 
 _AT_ONCE = 100
 
 
-def schedule_views(store: Store) -> list[dict[str, Any]]:
-    """Show every schedule, by key."""
-    schedules, now = store.schedules(), store.now().wall
+def schedule_views(store: Store, keys: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """Show every schedule, or those with these keys; by key."""
+    schedules, now = store.schedules(keys), store.now().wall
     ids = [schedule.job_id for schedule in schedules if schedule.job_id is not None]
     states = {job.id: job.shown_state(now) for job in rows_of(store, ids, _AT_ONCE)}
     return [_view(schedule, states, now) for schedule in schedules]
@@ -31,11 +32,14 @@ def _view(schedule: Schedule, states: dict[str, str], now: float) -> dict[str, A
         "key": schedule.key,
         "spec": schedule.spec,
         "tz": schedule.tz,
-        "missed": schedule.missed,
+        "missed": "all" if schedule.missed_max > 1 else schedule.missed,
+        "missed_max": schedule.missed_max,
+        "jitter_s": schedule.jitter_s,
         "task": schedule.job.task,
         "queue": schedule.job.queue,
         "paused": schedule.paused,
-        "declared": declared,
+        "declared": declared and not schedule.kept,
+        "kept": schedule.kept,
         "next": iso(coming),
         "next_s": None if coming is None else round(coming - now, 3),
         "late_s": None if overdue is None else round(now - overdue.since, 3),
@@ -45,6 +49,18 @@ def _view(schedule: Schedule, states: dict[str, str], now: float) -> dict[str, A
         "job": schedule.job_id,
         "job_state": None if schedule.job_id is None else states.get(schedule.job_id, "deleted"),
     }
+
+
+def next_runs(view: dict[str, Any], now: float, most: int = 5) -> list[tuple[float, str]]:
+    """Return the next instants of a schedule that is shown, each with its time in the schedule's zone."""
+    if view["next"] is None:
+        return []
+    return [(each, local_time(each, view["tz"])) for each in upcoming(view["spec"], view["tz"], now, most)]
+
+
+def when(view: dict[str, Any]) -> str:
+    """Say in words when a schedule fires."""
+    return in_words(view["spec"], view["tz"])
 
 
 def late_now(schedule: Schedule, now: float) -> Late | None:

@@ -492,15 +492,24 @@ class Store(Protocol):
 
         A new one has its mark at now: what was before it counts for nothing. One whose spec or tz is another than
         before has its mark moved up to when it was last declared; mark and pause stay otherwise. Those that are not
-        named stay as they are.
+        named stay as they are, and so do those that were made at run time.
         With `again`, of those that are there, only note that the ones that are still the same, field for field, are
         declared; at most twice a minute, so that a large fleet may say it often. One that is another by now is
         declared again if nobody has declared it for `ABANDONED_S`, and stays as it is until then.
         """
         ...
 
-    def schedules(self) -> list[Schedule]:
-        """Return every schedule, by key. One that cannot be read is left out."""
+    def schedule(self, schedules: Sequence[Schedule]) -> list[Reply]:
+        """Store schedules that need no declaration, or change them; answer in order. No key may come twice.
+
+        A new one has its mark at now. One whose spec or tz is another than before, or that a program declared, has its
+        mark moved up to now; mark and pause stay otherwise. REFUSED, and nothing is changed, when a program that lives
+        declares it.
+        """
+        ...
+
+    def schedules(self, keys: Sequence[str] | None = None) -> list[Schedule]:
+        """Return every schedule, or those with these keys; by key. One that cannot be read is left out."""
         ...
 
     def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:

@@ -348,7 +348,9 @@ def published_from(text: str) -> list[PublishedTask]:
 
 def declared(schedule: Schedule) -> list[Any]:
     """Flatten what a program declares of a schedule; the job stays text."""
-    return [schedule.key, schedule.spec, schedule.tz, schedule.missed, encode(schedule.job).decode()]
+    job = encode(schedule.job).decode()
+    fields = (schedule.key, schedule.spec, schedule.tz, schedule.missed, job, schedule.missed_max, schedule.jitter_s)
+    return list(fields)
 
 
 def schedules_from(text: str) -> Iterator[Schedule]:
@@ -356,10 +358,15 @@ def schedules_from(text: str) -> Iterator[Schedule]:
     for row in rows_from(text):
         fields = dict(zip(Schedule.__struct_fields__, row, strict=True))
         try:
-            fields["job"] = msgspec.json.decode(fields["job"], type=NewJob)
+            fields["job"] = _scheduled_job(fields["job"])
             yield msgspec.convert(fields, Schedule, strict=False)
         except (msgspec.DecodeError, PolicyError) as error:
             _complain(f"schedule {fields['key']}", str(error))
+
+
+@lru_cache(maxsize=10_000)  # the scheduler reads them every few seconds
+def _scheduled_job(text: str) -> NewJob:
+    return msgspec.json.decode(text, type=NewJob)
 
 
 @lru_cache(maxsize=1000)  # the same row is read several times a second

@@ -437,8 +437,14 @@ class MemoryStore:
         for new in schedules:
             self._schedules[new.key] = transitions.merge_schedule(self._schedules.get(new.key), new, wall, again)
 
-    def schedules(self) -> list[Schedule]:
-        return [self._schedules[key] for key in sorted(self._schedules)]
+    def schedule(self, schedules: Sequence[Schedule]) -> list[Reply]:
+        wall = self._clock.wall()
+        kept = [transitions.keep_schedule(self._schedules.get(new.key), new, wall) for new in schedules]
+        self._schedules.update({each.key: each for each in kept if each is not None})
+        return [Reply.REFUSED if each is None else Reply.ACCEPTED for each in kept]
+
+    def schedules(self, keys: Sequence[str] | None = None) -> list[Schedule]:
+        return [self._schedules[key] for key in sorted(self._schedules) if keys is None or key in keys]
 
     def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
         self._check_duty(under)
@@ -674,8 +680,9 @@ class MemoryStore:
 
     def _holder(self, key: str | None) -> Job | None:
         """Return the live job that the key belongs to."""
-        same = (job for job in self._jobs.values() if key is not None and job.key == key)
-        return next((job for job in same if job.state in LIVE), None)
+        if key is None:
+            return None
+        return next((job for job in self._jobs.values() if job.key == key and job.state in LIVE), None)
 
     def _lives(self, worker_id: str) -> bool:
         worker = self._workers.get(worker_id)

@@ -66,6 +66,18 @@ allowed AS MATERIALIZED (
     SELECT %(duty)s::text IS NULL OR EXISTS (SELECT FROM duty) AS yes
 )
 
+-- fragment: schedule_given
+value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, (value ->> 5)::bigint, (value ->> 6)::float8
+
+-- fragment: schedule_set
+spec = excluded.spec,
+    tz = excluded.tz,
+    missed = excluded.missed,
+    job = excluded.job,
+    missed_max = excluded.missed_max,
+    jitter_s = excluded.jitter_s,
+    declared_at = excluded.declared_at
+
 -- fragment: free
 -- The endings whose attempts still own their rows, which are locked; a row that is locked by another is skipped.
 free AS MATERIALIZED (
@@ -1431,18 +1443,15 @@ SELECT coalesce(json_agg(id), '[]')::text FROM gone;
 WITH clock AS MATERIALIZED (
     SELECT {wall} AS wall
 )
-INSERT INTO {schema}.schedule AS there (key, spec, tz, missed, job, mark, declared_at)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, clock.wall, clock.wall
+INSERT INTO {schema}.schedule AS there (key, spec, tz, missed, job, missed_max, jitter_s, mark, declared_at)
+SELECT {schedule_given}, clock.wall, clock.wall
 FROM clock, json_array_elements(%(schedules)s::json)
 ORDER BY (value ->> 0) COLLATE "C"
 ON CONFLICT (key) DO UPDATE SET
     mark = CASE WHEN there.spec = excluded.spec AND there.tz = excluded.tz THEN there.mark
         ELSE greatest(there.mark, least(there.declared_at, excluded.declared_at)) END,
-    spec = excluded.spec,
-    tz = excluded.tz,
-    missed = excluded.missed,
-    job = excluded.job,
-    declared_at = excluded.declared_at;
+    {schedule_set}
+WHERE NOT there.kept;
 
 -- name: declare_again
 -- Leaves a row that another transaction has locked to the next time.
@@ -1450,18 +1459,19 @@ WITH clock AS MATERIALIZED (
     SELECT {wall} AS wall
 ),
 mine AS MATERIALIZED (
-    SELECT value ->> 0 AS key, value ->> 1 AS spec, value ->> 2 AS tz, value ->> 3 AS missed, value ->> 4 AS job
-    FROM json_array_elements(%(schedules)s::json)
+    SELECT given.* FROM json_array_elements(%(schedules)s::json),
+        LATERAL (SELECT {schedule_given}) AS given (key, spec, tz, missed, job, missed_max, jitter_s)
 ),
 old AS MATERIALIZED (
     SELECT mine.* FROM clock, mine JOIN {schema}.schedule AS there ON there.key = mine.key
-    WHERE there.declared_at < clock.wall - CASE
-        WHEN (there.spec, there.tz, there.missed, there.job) = (mine.spec, mine.tz, mine.missed, mine.job)
+    WHERE NOT there.kept AND there.declared_at < clock.wall - CASE
+        WHEN (there.spec, there.tz, there.missed, there.job, there.missed_max, there.jitter_s)
+            = (mine.spec, mine.tz, mine.missed, mine.job, mine.missed_max, mine.jitter_s)
         THEN %(renew_s)s::float8 ELSE %(abandoned_s)s::float8 END
     FOR UPDATE OF there SKIP LOCKED
 ),
 new AS (
-    INSERT INTO {schema}.schedule (key, spec, tz, missed, job, mark, declared_at)
+    INSERT INTO {schema}.schedule (key, spec, tz, missed, job, missed_max, jitter_s, mark, declared_at)
     SELECT mine.*, clock.wall, clock.wall FROM clock, mine
     WHERE NOT EXISTS (SELECT FROM {schema}.schedule AS there WHERE there.key = mine.key)
     ORDER BY mine.key COLLATE "C"
@@ -1474,13 +1484,37 @@ UPDATE {schema}.schedule AS there SET
     tz = old.tz,
     missed = old.missed,
     job = old.job,
+    missed_max = old.missed_max,
+    jitter_s = old.jitter_s,
     declared_at = clock.wall
 FROM clock, old WHERE there.key = old.key;
 
+-- name: schedule
+-- In the order of the keys, as `declare`.
+WITH clock AS MATERIALIZED (
+    SELECT {wall} AS wall
+),
+kept AS (
+    INSERT INTO {schema}.schedule AS there (key, spec, tz, missed, job, missed_max, jitter_s, mark, declared_at, kept)
+    SELECT {schedule_given}, clock.wall, clock.wall, true
+    FROM clock, json_array_elements(%(schedules)s::json)
+    ORDER BY (value ->> 0) COLLATE "C"
+    ON CONFLICT (key) DO UPDATE SET
+        mark = CASE WHEN there.kept AND there.spec = excluded.spec AND there.tz = excluded.tz THEN there.mark
+            ELSE greatest(there.mark, excluded.declared_at) END,
+        {schedule_set},
+        kept = true
+    WHERE there.kept OR there.declared_at <= excluded.declared_at - %(declared_s)s::float8
+    RETURNING there.key
+)
+SELECT coalesce(json_agg(key), '[]')::text FROM kept;
+
 -- name: schedules
-SELECT coalesce(json_agg(
-    json_build_array(key, spec, tz, missed, job, mark, fired_at, job_id, paused, declared_at) ORDER BY key
-), '[]')::text FROM {schema}.schedule;
+SELECT coalesce(json_agg(json_build_array(
+    key, spec, tz, missed, job, mark, fired_at, job_id, paused, declared_at, missed_max, jitter_s, kept
+) ORDER BY key), '[]')::text
+FROM {schema}.schedule
+WHERE %(keys)s::text[] IS NULL OR key = ANY(%(keys)s::text[]);
 
 -- name: fire
 -- One statement, so that a frozen client holds no lock on the duty. The mark only rises: a second worker that fires the

@@ -49,7 +49,7 @@ from holdfast.core.records import (
     Worker,
 )
 from holdfast.core.settlement import Settlement, stale_report
-from holdfast.core.transitions import ABANDONED_S, RENEW_S
+from holdfast.core.transitions import ABANDONED_S, DECLARED_S, RENEW_S
 from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import (
     OutcomeUnknown,
@@ -698,8 +698,15 @@ class PostgresStore:
         else:
             self._db.run(lambda db: db.execute(self._db["declare"], values, prepare=False))
 
-    def schedules(self) -> list[Schedule]:
-        return list(row_json.schedules_from(self._hot.one("schedules")[0]))
+    def schedule(self, schedules: Sequence[Schedule]) -> list[Reply]:
+        rows = row_json.encode([row_json.declared(schedule) for schedule in schedules]).decode()
+        values = {"schedules": rows, "wall": self._wall(), "declared_s": DECLARED_S}
+        kept = set(row_json.names_from(self._db.one("schedule", values)[0]))
+        return [Reply.ACCEPTED if each.key in kept else Reply.REFUSED for each in schedules]
+
+    def schedules(self, keys: Sequence[str] | None = None) -> list[Schedule]:
+        found = self._hot.one("schedules", {"keys": None if keys is None else list(keys)})
+        return list(row_json.schedules_from(found[0]))
 
     def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
         point("fire.before")

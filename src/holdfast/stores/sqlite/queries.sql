@@ -69,6 +69,18 @@ AND (:queue IS NULL OR queue = :queue)
         AND (:group IS NULL OR grp = :group)
         AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
 
+-- fragment: schedule_given
+value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6
+
+-- fragment: schedule_set
+spec = excluded.spec,
+    tz = excluded.tz,
+    missed = excluded.missed,
+    job = excluded.job,
+    missed_max = excluded.missed_max,
+    jitter_s = excluded.jitter_s,
+    declared_at = excluded.declared_at
+
 -- fragment: wanted_events
 (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
         AND (:since IS NULL OR at >= :since)
@@ -843,28 +855,46 @@ WHERE job.id = seen.value ->> 0 AND job.state = seen.value ->> 1 AND job.fence =
     AND job.state <> 'running';
 
 -- name: declare
-INSERT INTO holdfast_schedule AS there (key, spec, tz, missed, job, mark, declared_at)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, :wall, :wall FROM json_each(:schedules)
+INSERT INTO holdfast_schedule AS there (key, spec, tz, missed, job, missed_max, jitter_s, mark, declared_at)
+SELECT {schedule_given}, :wall, :wall FROM json_each(:schedules)
 WHERE true
 ON CONFLICT (key) DO UPDATE SET
     mark = iif(
         (there.spec, there.tz) = (excluded.spec, excluded.tz),
         there.mark, max(there.mark, min(there.declared_at, excluded.declared_at))
     ),
-    spec = excluded.spec,
-    tz = excluded.tz,
-    missed = excluded.missed,
-    job = excluded.job,
-    declared_at = excluded.declared_at
-WHERE NOT :again
+    {schedule_set}
+WHERE there.kept = 0 AND (
+    NOT :again
     OR there.declared_at < :wall - iif(
-        (there.spec, there.tz, there.missed, there.job) = (excluded.spec, excluded.tz, excluded.missed, excluded.job),
+        (there.spec, there.tz, there.missed, there.job, there.missed_max, there.jitter_s)
+            = (excluded.spec, excluded.tz, excluded.missed, excluded.job, excluded.missed_max, excluded.jitter_s),
         :renew_s, :abandoned_s
-    );
+    )
+);
+
+-- name: schedule
+INSERT INTO holdfast_schedule AS there (key, spec, tz, missed, job, missed_max, jitter_s, mark, declared_at, kept)
+SELECT {schedule_given}, :wall, :wall, 1 FROM json_each(:schedules)
+WHERE true
+ON CONFLICT (key) DO UPDATE SET
+    mark = iif(
+        there.kept = 1 AND (there.spec, there.tz) = (excluded.spec, excluded.tz), there.mark, max(there.mark, :wall)
+    ),
+    {schedule_set},
+    kept = 1
+WHERE there.kept = 1 OR there.declared_at <= :wall - :declared_s
+RETURNING key;
 
 -- name: schedules
-SELECT json_group_array(json_array(key, spec, tz, missed, job, mark, fired_at, job_id, paused, declared_at))
-FROM (SELECT * FROM holdfast_schedule ORDER BY key);
+SELECT json_group_array(json_array(
+    key, spec, tz, missed, job, mark, fired_at, job_id, paused, declared_at, missed_max, jitter_s, kept
+))
+FROM (
+    SELECT * FROM holdfast_schedule
+    WHERE :keys IS NULL OR key IN (SELECT value FROM json_each(:keys))
+    ORDER BY key
+);
 
 -- name: fire
 -- The mark only ever rises: who comes second finds it there, whether or not the job still is.

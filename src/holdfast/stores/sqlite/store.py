@@ -48,7 +48,7 @@ from holdfast.core.records import (
     Worker,
 )
 from holdfast.core.settlement import Settlement, stale_report
-from holdfast.core.transitions import ABANDONED_S, RENEW_S
+from holdfast.core.transitions import ABANDONED_S, DECLARED_S, RENEW_S
 from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import (
     Refused,
@@ -661,9 +661,17 @@ class SqliteStore:
         with self._db.writing() as db:
             db.execute(Q["declare"], {"schedules": rows, "wall": self._clock.wall(), **limits})
 
-    def schedules(self) -> list[Schedule]:
+    def schedule(self, schedules: Sequence[Schedule]) -> list[Reply]:
+        rows = row_json.encode([row_json.declared(schedule) for schedule in schedules]).decode()
+        values = {"schedules": rows, "wall": self._clock.wall(), "declared_s": DECLARED_S}
+        with self._db.writing() as db:
+            kept = {key for (key,) in db.execute(Q["schedule"], values)}
+        return [Reply.ACCEPTED if each.key in kept else Reply.REFUSED for each in schedules]
+
+    def schedules(self, keys: Sequence[str] | None = None) -> list[Schedule]:
+        values = {"keys": None if keys is None else row_json.encode(list(keys)).decode()}
         with self._db.reading() as db:
-            return list(row_json.schedules_from(text_of(db, "schedules")))
+            return list(row_json.schedules_from(text_of(db, "schedules", values)))
 
     def fire(self, firings: Sequence[Firing], under: Duty) -> list[Fired]:
         point("fire.before")
