@@ -43,6 +43,41 @@ def test_a_worker_is_awaited_in_async_programs(house: House) -> None:
     assert asyncio.run(program()) == 3
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_worker_that_is_cancelled_while_it_starts_does_not_stay_behind(house: House, again: bool) -> None:
+    starts, goes_on = threading.Event(), threading.Event()
+    workers = [house.app.worker(slots=1, name="w")]
+
+    @house.app.on_worker_start
+    def hold_up() -> None:
+        starts.set()
+        assert goes_on.wait(60)
+
+    @house.app.task
+    def work() -> None: ...
+
+    async def serve() -> None:
+        async with workers[0]:
+            raise AssertionError("the block must not begin")
+
+    async def program() -> None:
+        serving = asyncio.create_task(serve())
+        await asyncio.to_thread(starts.wait, 60)
+        serving.cancel()
+        if again:
+            await asyncio.sleep(0)
+            serving.cancel()
+            await asyncio.wait([serving])
+        goes_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await serving
+
+    asyncio.run(program())
+    until(lambda: not workers[0].is_running)
+    assert work.enqueue().row.state == "ready"
+    assert [each for each in house.store.workers() if each.gone_at is None] == []
+
+
 def test_draining_waits_for_what_runs_and_claims_nothing_more(house: House) -> None:
     began, goes_on = threading.Event(), threading.Event()
 

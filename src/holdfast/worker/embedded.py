@@ -40,6 +40,7 @@ class EmbeddedWorker:
         self._thread: threading.Thread | None = None
         self._raised: BaseException | None = None
         self._has_left = False  # it needs the store no more, though its thread may not have ended yet
+        self._unwanted = threading.Event()  # it was cancelled while it started: nobody could stop it later
 
     @property
     def name(self) -> str:
@@ -55,6 +56,8 @@ class EmbeddedWorker:
         """Start it, and return it once it claims jobs. Raises what keeps it from starting."""
         if self._runner is not None:
             raise UsageError("this worker was started before; make another one with app.worker(…)")
+        if self._unwanted.is_set():
+            return self
         self._runner = runner = Runner(self._app, self._options)
         self._thread = threading.Thread(target=self._run, args=(runner,), name="holdfast-worker", daemon=True)
         self._thread.start()
@@ -63,6 +66,8 @@ class EmbeddedWorker:
         except BaseException:  # Ctrl-C: nobody will stop it
             runner.stop_now()
             raise
+        if self._unwanted.is_set():
+            runner.stop(self._options.grace_period_s)
         self._raise()
         return self
 
@@ -92,14 +97,24 @@ class EmbeddedWorker:
         self._leave(error)
 
     async def __aenter__(self) -> Self:
-        return await asyncio.to_thread(self.start)
+        try:
+            return await asyncio.to_thread(self.start)
+        except asyncio.CancelledError as error:
+            self._unwanted.set()
+            await self._finish(error)
+            raise
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
-        await asyncio.to_thread(self._leave, error)
+        await self._finish(error)
+
+    async def _finish(self, error: BaseException | None) -> None:
+        """Stop it in a thread, which goes on when this is cancelled."""
+        await asyncio.shield(asyncio.get_running_loop().run_in_executor(None, self._leave, error))
 
     def _leave(self, error: BaseException | None) -> None:
         try:
-            self.stop()
+            if self._thread is not None or not self._unwanted.is_set():
+                self.stop()
         except BaseException:
             if error is None:  # the block's own error says more
                 raise
