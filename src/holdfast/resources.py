@@ -102,7 +102,7 @@ class Resources:
             held = mine[kind] = _Open(loop.create_future())
             # Not in the context of the job that asks first: the resource outlives it.
             name, nobodys = f"holdfast-resource-{kind.__name__}", Context()
-            held.holder = loop.create_task(_hold(held, opener), name=name, context=nobodys)
+            held.holder = loop.create_task(_hold(kind, held, opener), name=name, context=nobodys)
         held = mine[kind]
         try:
             value: T = await asyncio.shield(held.value)
@@ -128,7 +128,9 @@ class Resources:
             if manager is not None:
                 try:
                     manager.__exit__(None, None, None)
-                except Exception as error:
+                except KeyboardInterrupt:
+                    raise
+                except BaseException as error:  # an exit of its code must not end the program
                     _say_unclosed(kind, error)
 
     @property
@@ -139,13 +141,10 @@ class Resources:
     async def aend(self) -> None:
         """Close those of the running event loop, the newest first."""
         mine = self._loops.pop(asyncio.get_running_loop(), {})
-        for kind, held in reversed(list(mine.items())):
+        for held in reversed(list(mine.values())):
             held.over.set()
             if held.holder is not None:
-                try:
-                    await held.holder
-                except Exception as error:
-                    _say_unclosed(kind, error)
+                await held.holder
 
     def _opener(self, kind: type) -> tuple[bool, Callable[[], Any]]:
         if kind not in self._openers:
@@ -166,7 +165,7 @@ def _is_generated(opener: Callable[[], Any]) -> bool:
     return inspect.isgeneratorfunction(wrapped) or inspect.isasyncgenfunction(wrapped)
 
 
-async def _hold(held: _Open, opener: Callable[[], Any]) -> None:
+async def _hold(kind: type, held: _Open, opener: Callable[[], Any]) -> None:
     """Open it, keep it until it is over, and close it."""
     try:
         opened = opener()
@@ -179,7 +178,10 @@ async def _hold(held: _Open, opener: Callable[[], Any]) -> None:
     held.value.set_result(value)
     await held.over.wait()
     if manager is not None:
-        await manager.__aexit__(None, None, None)
+        try:
+            await manager.__aexit__(None, None, None)
+        except BaseException as error:  # as above
+            _say_unclosed(kind, error)
 
 
 def _say_unclosed(kind: type, error: BaseException) -> None:

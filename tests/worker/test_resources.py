@@ -222,6 +222,39 @@ def test_a_resource_that_cannot_be_closed_is_logged_and_the_others_are_closed(
     assert "resource str could not be closed; the others are: OSError: it has gone too" in caplog.text
 
 
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_exit_while_a_resource_is_closed_ends_neither_the_worker_nor_the_program(
+    house: House, caplog: pytest.LogCaptureFixture, is_async: bool
+) -> None:
+    closed = []
+
+    def open_first() -> Iterator[Database]:
+        yield Database()
+        closed.append("first")
+
+    def open_second() -> Iterator[Client]:
+        yield Client()
+        raise SystemExit(3)
+
+    async def open_second_later() -> AsyncIterator[Client]:
+        yield Client()
+        raise SystemExit(3)
+
+    house.app.resource(Database, open_first)
+    house.app.resource(Client, open_second_later if is_async else open_second)
+
+    @house.app.task(retry=ONCE)
+    async def work(db: Database = injected, client: Client = injected) -> str:
+        return db.query("a")
+
+    for _ in range(2):
+        with house.app.worker(slots=1):
+            assert work.enqueue().result(60) == "A"
+    assert closed == ["first"] * 2
+    assert caplog.text.count("resource Client could not be closed") == 2
+    assert "has died" not in caplog.text
+
+
 def test_the_step_of_a_workflow_asks_for_its_resource(house: House) -> None:
     house.app.resource(Database, Database)
 
