@@ -12,7 +12,7 @@ from holdfast.core.limits import Limits, Queue, Setting, check_group
 from holdfast.core.text import check_storable
 from holdfast.errors import UsageError
 from holdfast.stores.protocol import Store
-from holdfast.tasks import check_name
+from holdfast.tasks import WALL_MAX, check_name
 
 
 def declare_limits(store: Store, declared: Mapping[str, Setting]) -> None:
@@ -42,20 +42,24 @@ def queue_named(store: Store, name: str) -> Queue:
 def pause_queue(store: Store, name: str, group: str | None, until: datetime | float | None, actor: str) -> None:
     """Pause a queue or a group of it; check everything first."""
     _check(name, group, actor)
-    instant = until
-    if isinstance(until, datetime):
-        if until.utcoffset() is None:
-            raise UsageError(f"until={until!r} must be a datetime with a time zone, such as datetime.now(UTC)")
-        instant = until.timestamp()
-    elif until is not None and (isinstance(until, bool) or not isinstance(until, int | float)):
-        raise UsageError(f"until={until!r} must be a datetime with a time zone")
-    store.pause(name, True, group=group, until=instant, actor=actor)  # type: ignore[arg-type]
+    store.pause(name, True, group=group, until=None if until is None else _instant(until), actor=actor)
 
 
 def resume_queue(store: Store, name: str, group: str | None, actor: str) -> None:
     """Resume a queue or a group of it, whatever name another program has given it."""
     check_storable(queue=name, group=group, by=actor)
     store.pause(name, False, group=group, actor=actor)
+
+
+def _instant(until: datetime | float) -> float:
+    if isinstance(until, datetime) and until.utcoffset() is None:
+        raise UsageError(f"until={until!r} must be a datetime with a time zone, such as datetime.now(UTC)")
+    instant = until.timestamp() if isinstance(until, datetime) else until
+    if isinstance(instant, bool) or not isinstance(instant, int | float):
+        raise UsageError(f"until={until!r} must be a datetime with a time zone")
+    if not 0 <= instant <= WALL_MAX:
+        raise UsageError(f"until={until!r} must lie between the years 1970 and 9999")
+    return instant
 
 
 def _check(name: str, group: str | None, actor: str) -> None:

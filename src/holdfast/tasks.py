@@ -55,7 +55,7 @@ KEY_MAX = 255
 PRIORITY_MAX = 1_000_000
 MEMORY_MIN_MB = 64  # with less, Python and the user's modules alone would not fit
 RUN_AFTER_MAX_S = 10.0**10  # three centuries
-_RUN_AT_MAX = 253_402_300_799.0  # the end of the year 9999, the last that people can be shown
+WALL_MAX = 253_402_300_799.0  # the last second of the year 9999: people can be shown no later one
 _ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MAIN = ("__main__", "__mp_main__")
 
@@ -502,7 +502,7 @@ def _when(run_after: float | timedelta | None, run_at: datetime | None) -> tuple
         if not isinstance(run_at, datetime) or run_at.utcoffset() is None:
             raise UsageError(f"run_at={run_at!r} must be a datetime with a time zone, such as datetime.now(UTC)")
         instant = run_at.timestamp()
-        if not 0 <= instant <= _RUN_AT_MAX:
+        if not 0 <= instant <= WALL_MAX:
             raise UsageError(f"run_at={run_at!r} must lie between the years 1970 and 9999")
         return instant, 0.0
     seconds = run_after.total_seconds() if isinstance(run_after, timedelta) else run_after

@@ -408,3 +408,6 @@ def test_a_group_is_paused_until_an_instant(run: Run, store: Store) -> None:
     run("queues", "pause", "mail", "--until", "2030-01-31T08:00Z")
     assert store.queues()[0].paused_until == 1896076800.0
     assert run("queues", "pause", "mail", "--until", "soon", code=2).exit_code == 2
+    for late in ("9999-12-31T23:59:59.999999Z", "99999999d"):
+        assert "between the years 1970 and 9999" in run("queues", "pause", "other", "--until", late, code=2).stderr
+    assert [queue.name for queue in store.queues()] == ["mail"]
