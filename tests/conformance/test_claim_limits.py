@@ -304,6 +304,27 @@ def test_plain_queues_and_queues_with_turns_share_one_claim(store: Store) -> Non
     assert got == {"a": 4, "b": 1, "c": 2, "d": 2}
 
 
+def test_a_claim_from_many_queues_with_limits_takes_what_may_start(store: Store, clock: FakeClock) -> None:
+    names = ["full", "closed", "spent", "later", "strange", "grouped", "open", "plain"]
+    held = {"full": setting(limit=1), "spent": setting(rate="1/1h"), "grouped": setting(group_limit=1)}
+    for name in names[:-1]:
+        store.limit(name, held.get(name, setting(limit=5)))
+    for name in ("full", "spent"):
+        fill(store, 1, queue=name)
+    worker = enrol(store)
+    assert len(claim(store, worker, queues=names)) == 2
+    store.pause("closed", True)
+    for name in names:
+        fill(store, 2, queue=name, task="u" if name == "strange" else "t", delay_s=60.0 if name == "later" else 0.0)
+    fill(store, 2, queue="grouped", group="x")
+    assert Counter(job.queue for job in claim(store, worker, queues=names)) == {"grouped": 3, "open": 2, "plain": 2}
+    clock.advance(60)
+    assert Counter(job.queue for job in claim(store, worker, queues=names)) == {"later": 2}
+    store.pause("closed", False)
+    store.limit("full", setting(limit=2))
+    assert Counter(job.queue for job in claim(store, worker, queues=names)) == {"full": 1, "closed": 2}
+
+
 def test_many_full_groups_do_not_hide_an_open_one(store: Store) -> None:
     store.limit("default", setting(group_limit=1))
     store.add([make_job(group=f"g{number:05}") for number in range(2500) for _ in range(2)])

@@ -20,6 +20,7 @@ from holdfast.bulk import Acted
 from holdfast.cli.main import cli
 from holdfast.core import acts
 from holdfast.core.acts import Move
+from holdfast.core.limits import setting
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job, Moment, Pulse
 from holdfast.core.verdict import Failed, Succeeded
@@ -29,6 +30,7 @@ from holdfast.reaper import Reaper, reap, suspected
 from holdfast.stores.postgres import purge
 from holdfast.stores.postgres.connection import Limits
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.turns import Turns
 from holdfast.stores.protocol import Reply
 from holdfast.stores.sql import advance
 from holdfast.testing import FakeClock
@@ -462,6 +464,39 @@ def test_a_duty_whose_row_is_locked_is_renewed_when_the_lock_is_gone_and_other_d
         assert store.acquire("other", "me", 5.0) is not None
         assert waiting_backends(server) == 0
     assert store.acquire("chore", "me", 5.0) == duty
+
+
+def test_a_row_of_the_turns_that_is_locked_keeps_no_job_from_being_claimed(
+    server: PostgresServer, schema: str, store: PostgresStore
+) -> None:
+    store.limit("default", setting(limit=10))
+    worker = enrol(store)
+    store.add([make_job(group=group) for group in "ab"])
+    assert len(claim(store, worker)) == 2
+    store.add([make_job(group="c"), make_job(queue="plain")])
+    with psycopg.connect(server.url) as db:
+        assert db.execute(f"SELECT FROM {schema}.turn FOR UPDATE").rowcount == 1  # type: ignore[call-overload]
+        assert {job.queue for job in claim(store, worker, queues=["default", "plain"])} == {"default", "plain"}
+        assert waiting_backends(server) == 0
+
+
+def test_a_queue_whose_row_is_locked_holds_up_one_claim_in_a_second(
+    server: PostgresServer, schema: str, store: PostgresStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.limit("limited", setting(limit=10))
+    store.add([make_job(queue=queue) for queue in ("limited", *["plain"] * 4)])
+    worker, queues, asked = enrol(store), ["plain", "limited"], []
+    claim(store, worker, queues=queues, limit=1)  # from here on this process knows the queue
+    take = Turns.take
+    monkeypatch.setattr(Turns, "take", lambda self, *given: asked.append(given[1]) or take(self, *given))
+    with psycopg.connect(server.url) as db:
+        db.execute(f"SELECT FROM {schema}.queue FOR UPDATE")  # type: ignore[call-overload]
+        queues.reverse()
+        for _ in range(3):
+            assert [job.queue for job in claim(store, worker, queues=queues, limit=1)] == ["plain"]
+    assert asked == ["limited"]
+    clock.advance(1)
+    assert [job.queue for job in claim(store, worker, queues=queues, limit=1)] == ["limited"]
 
 
 CLIENT = """

@@ -11,6 +11,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Filter
 from holdfast.stores.postgres.connection import Connections, Cursor
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.postgres.turns import Turns
 from holdfast.stores.row_json import rows_from
 from tests.factory import enrol, make_job
 from tests.servers import PostgresServer
@@ -204,6 +205,36 @@ def test_a_claim_by_turns_leaps_over_the_jobs_of_full_groups(server: PostgresSer
             store.retire(each.id, "the test is over")
         store.close()
         server.execute("DROP SCHEMA plans_turns CASCADE")
+
+
+def test_a_claim_calls_only_for_queues_in_which_something_may_start(
+    server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker of hundreds of queues with limits would otherwise make hundreds of calls for one job."""
+    store = PostgresStore(f"{server.url}?schema=plans_queues")
+    store.migrate()
+    queues, asked = [f"q{number:02}" for number in range(30)], []
+    take = Turns.take
+    monkeypatch.setattr(
+        Turns, "take", lambda self, db, queue, *rest: asked.append(queue) or take(self, db, queue, *rest)
+    )
+    try:
+        worker = enrol(store)
+        for queue in queues:
+            store.limit(queue, setting(limit=1))
+        store.add([make_job(queue=queue) for queue in ("q07", "q23", "q23")])
+        store.claim(worker, "first", queues, ["t"], 1)  # from here on this process knows the queues
+        asked.clear()
+        assert [job.queue for job in store.claim(worker, "second", queues, ["t"], 5, 20)] == ["q23"]
+        assert set(asked) == {"q23"}
+        asked.clear()
+        assert store.claim(worker, "third", queues, ["t"], 5, 20) == []
+        assert asked == [], "q23 is full, and has another job"
+    finally:
+        for each in store.workers():
+            store.retire(each.id, "the test is over")
+        store.close()
+        server.execute("DROP SCHEMA plans_queues CASCADE")
 
 
 def test_a_look_on_behalf_of_the_fleet_reads_no_jobs_of_tomorrow(server: PostgresServer) -> None:

@@ -385,6 +385,16 @@ SELECT {schema}.claim_by_turns(
     %(wall)s, %(lease)s, %(cursors)s::json, %(claim_id)s, %(probes)s, %(spare)s
 )::text;
 
+-- name: claim_full
+-- Which of these queues have no place free, as far as this statement sees: each would cost a call to find out.
+SELECT coalesce(json_agg(queue.name), '[]')::text FROM {schema}.queue AS queue
+WHERE queue.name = ANY (%(queues)s::text[]) AND queue.running_max <= (
+    SELECT count(*) FROM (
+        SELECT FROM {schema}.job AS job WHERE job.state = 'running' AND job.counted AND job.queue = queue.name
+        LIMIT queue.running_max
+    ) AS places
+);
+
 -- name: claim_rows
 -- Those of these jobs that the claim has taken, in the order of the ids.
 SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY each.place), '') || ']'

@@ -208,10 +208,11 @@ def claim(
                 break
         if not has_plain_shares:
             return run.jobs
+    queues, queues_ahead = by_turns.worth_asking(db, queues, values)
     for _ in range(REPEATS_MAX):
         if not run.share(queues, limit, started=True, has_plain_shares=has_plain_shares):
             return run.answer()
-        if run.begun == limit and not run.share(queues, ahead, started=False):
+        if run.begun == limit and not run.share(queues_ahead, ahead, started=False):
             return run.answer()
         if run.begun or run.ahead or run.whole:
             break
@@ -284,8 +285,10 @@ class _Claim:
         return True
 
     def _by_turns(self, queue: str, wanted: int, *, started: bool) -> bool:
+        if self._turns.is_passed_by(queue, self._now):
+            return True
         asked = {**self._values, "started": started, "first": self._first}
-        taken = self._turns.take(self._db, queue, wanted, asked)
+        taken = self._turns.take(self._db, queue, wanted, asked, self._now)
         self._is_gone, self._is_given = taken.gone, taken.given
         if taken.gone or taken.given:
             return False

@@ -6,6 +6,7 @@ queues without limits, the group that had the last turn here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,6 +18,9 @@ from holdfast.core.limits import Queue
 from holdfast.core.records import Job, NewJob
 from holdfast.stores import row_json
 from holdfast.stores.postgres.connection import Connections, Cursor
+
+ASKED_AT_ONCE = 4  # queues that a claim asks without looking first which of them can start something
+PASSED_BY_S = 1.0  # a queue whose row is locked: to find that out takes a claim 0.1 s, at the cost of other queues
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -49,11 +53,12 @@ class Turns:
         self._hot = hot
         self.queues: set[str] = set()  # those that the statement `claim` leaves alone, as far as this process knows
         self._cursors: dict[str, dict[str, str]] = {}  # of queues without limits: by priority
+        self._locked_until: dict[str, float] = {}  # queues that claims pass by until then
         self._grouped: set[str] = set()  # queues that are known to have had jobs with groups
 
     # ------------------------------------------------------------------------------------------ claims
 
-    def take(self, db: Cursor, queue: str, wanted: int, asked: dict[str, Any]) -> Taken:
+    def take(self, db: Cursor, queue: str, wanted: int, asked: dict[str, Any], now: float) -> Taken:
         """Claim up to `wanted` jobs from the queue; `asked` as for the statement `claim`, with `started`."""
         bounds = {"probes": limits.PROBES_MAX, "spare": limits.SPARE_GROUPS}
         cursors = row_json.encode(self._cursors.get(queue, {})).decode()
@@ -65,12 +70,36 @@ class Turns:
                 answer = self._ask(db, {**values, "row_locked": True})
         if answer.state in ("gone", "refused"):
             return Taken(gone=True)
+        if answer.state == "locked":
+            self._locked_until[queue] = now + PASSED_BY_S
         if not answer.by_turns:
             self.queues.discard(queue)
         if answer.turns:
             self._cursors[queue] = {**self._cursors.get(queue, {}), **answer.turns}
         ids = [job_id for page in answer.ids for job_id in page]
         return Taken(ids, answer.whole, given=answer.state == "given")
+
+    def is_passed_by(self, queue: str, now: float) -> bool:
+        """Say whether the row of the queue was locked a moment ago."""
+        return self._locked_until.get(queue, now) > now
+
+    def worth_asking(self, db: Cursor, queues: Sequence[str], asked: dict[str, Any]) -> tuple[list[str], list[str]]:
+        """Return the queues that can start something now, as each of the others would cost a call; and those of them
+        from which jobs may be claimed ahead."""
+        known = [queue for queue in queues if queue in self.queues]
+        if len(known) <= ASKED_AT_ONCE:
+            return list(queues), list(queues)
+        waiting = {**asked, "queues": known, "lanes": None, "sleeps": False}
+        _, _, server, set_for, firsts = self._hot.row(db.execute(self._hot["due"], waiting, prepare=True))
+        wall = asked["wall"] if asked["wall"] is not None else server / 1e6
+        found = row_json.queues_from(set_for or "[]")
+        starts = starts_of(found, firsts or "{}", wall)
+        late = {queue.name for queue in found if starts.get(queue.name, math.inf) > wall}
+        due = [queue for queue in known if queue not in late]
+        full = self._hot.row(db.execute(self._hot["claim_full"], {"queues": due}, prepare=True))[0] if due else "[]"
+        worth = [queue for queue in queues if queue not in late.union(row_json.names_from(full))]
+        limited = {queue.name for queue in found if queue.limits.any}
+        return worth, [queue for queue in worth if queue not in limited]
 
     def _ask(self, db: Cursor, values: dict[str, Any]) -> _Answer:
         row = self._hot.row(db.execute(self._hot["claim_by_turns"], values, prepare=True))
@@ -149,9 +178,14 @@ class Turns:
 
 def earliest_of_all(earliest: float | None, set_for: str, firsts: str, wall: float) -> float | None:
     """Return when the first job is due. earliest: of plain queues. set_for: the others. firsts: their earliest jobs."""
-    instants = [] if earliest is None else [earliest]
-    first = row_json.instants_from(firsts)
-    for queue in row_json.queues_from(set_for):
+    instants = starts_of(row_json.queues_from(set_for), firsts, wall).values()
+    return min(instants if earliest is None else [earliest, *instants], default=None)
+
+
+def starts_of(queues: Sequence[Queue], firsts: str, wall: float) -> dict[str, float]:
+    """Return from when on each of these queues may start a job, without those that wait for a job or for a person."""
+    first, starts = row_json.instants_from(firsts), {}
+    for queue in queues:
         if (run_at := first.get(queue.name)) is not None and (opens_at := queue.opens_at(wall)) is not None:
-            instants.append(max(run_at, opens_at))
-    return min(instants, default=None)
+            starts[queue.name] = max(run_at, opens_at)
+    return starts
