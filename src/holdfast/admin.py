@@ -59,6 +59,7 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     rss_mb: float | None
     version: str
+    release: str | None
     started_at: datetime
     last_beat: datetime
     gone_at: datetime | None
@@ -136,6 +137,21 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     last_s: float | None
     job: str | None
     job_state: str | None
+
+
+class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
+    """Attempts of one task that ended with the same error, as `holdfast errors` shows them."""
+
+    task: str
+    fingerprint: str  # for the filters of other commands
+    kind: str
+    origin: str | None
+    message: str
+    attempts: int
+    first_seen: datetime
+    last_seen: datetime
+    releases: list[str]
+    example: str  # the id of the job that had it last
 
 
 class RevivedDead(msgspec.Struct, frozen=True, kw_only=True):
@@ -223,6 +239,12 @@ class Admin:
     def zombies(self, since_s: float = 86_400.0) -> Lookback:
         """Return the attempts that lost their worker in the last `since_s` seconds, and what became of their jobs."""
         return insight.look_back(self._store, since_s)
+
+    def errors(self, since_s: float = 86_400.0, *, task: str | None = None, limit: int = 100) -> list[ErrorView]:
+        """Return which errors attempts ended with in the last `since_s` seconds, the most frequent first."""
+        check_storable(task=task)
+        found = insight.error_views(self._store, self._store.now().wall - since_s, task, limit)
+        return _typed(found, ErrorView)
 
     def pause(self, queue: str, *, group: str | None = None, until: datetime | None = None, by: str = "app") -> None:
         """Do as `app.pause` does."""
@@ -316,6 +338,7 @@ class AsyncAdmin:
     tasks = _awaited(Admin.tasks)
     journal = _awaited(Admin.journal)
     zombies = _awaited(Admin.zombies)
+    errors = _awaited(Admin.errors)
     pause = _awaited(Admin.pause)
     resume = _awaited(Admin.resume)
     limit = _awaited(Admin.limit)

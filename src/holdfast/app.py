@@ -679,6 +679,7 @@ class App:
         name: str | None = None,
         grace_period_s: float = 30.0,
         reaper: bool = True,
+        release: str | None = None,
     ) -> EmbeddedWorker:
         """Return a worker for this program: `with app.worker(slots=4):` runs it on threads of this process.
 
@@ -687,11 +688,12 @@ class App:
         """
         with importing:
             from holdfast.worker.embedded import EmbeddedWorker
-            from holdfast.worker.options import WorkerOptions
+            from holdfast.worker.options import WorkerOptions, release_of_environment
 
         if isinstance(queues, str):
             raise UsageError(f"queues={queues!r} is text; write a list: queues=[{queues!r}]")
-        settings = WorkerOptions(tuple(queues), slots, name=name, grace_period_s=grace_period_s, reaper=reaper)
+        names, release = tuple(queues), release or release_of_environment()
+        settings = WorkerOptions(names, slots, 1, name, grace_period_s, reaper, release=release)
         return EmbeddedWorker(self, settings)
 
     # -----------------------------------------------------------------------------workflows

@@ -362,12 +362,12 @@ class Reaper:
         holders = self._holders_of(jobs) if death.worker is None else {}
         for job in (job for job in jobs if job.lease not in self._unwritable):
             now, holder = self._store.now(), death.worker or holders.get(job.worker or "")
-            in_gap = self.observed.is_in_gap(job)
+            in_gap, release = self.observed.is_in_gap(job), holder.release if holder is not None else None
             outcome = recovery.outcome_of(job, death, holder, now, suspects=together[job.worker], in_gap=in_gap)
             try:
-                verdict = judge(outcome, job, now.wall, chance=self._random())
+                verdict = judge(outcome, job, now.wall, chance=self._random(), release=release)
             except PolicyError as error:
-                verdict = judge(outcome, damaged(job, str(error)), now.wall, chance=0.0)
+                verdict = judge(outcome, damaged(job, str(error)), now.wall, chance=0.0, release=release)
             zombies.append(Zombie(job=job, worker=holder, detector=death.exit.detector, verdict=verdict))
         return zombies
 

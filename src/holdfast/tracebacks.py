@@ -80,6 +80,21 @@ def user_frames(error: BaseException, most: int) -> tuple[str, ...]:
     return tuple(clean(line, FRAME_MAX) for line in shown)
 
 
+def origin_of(error: BaseException) -> str | None:
+    """Name the innermost function of the author's code that the error came through, with its module, and no line."""
+    frames: list[traceback.FrameSummary] = []
+    try:
+        for frame, lineno in traceback.walk_tb(error.__traceback__):
+            code = frame.f_code
+            name = f"{frame.f_globals.get('__name__', '?')}.{code.co_qualname.replace('<locals>.', '')}"
+            frames.append(traceback.FrameSummary(code.co_filename, lineno, name, lookup_line=False))
+        theirs = [frame for frame in frames if not is_ours(frame.filename)]
+        found = _own(theirs) or theirs or frames
+        return clean(found[-1].name, FRAME_MAX) if found else None
+    except Exception:
+        return None
+
+
 def _own(theirs: Sequence[traceback.FrameSummary]) -> list[traceback.FrameSummary]:
     """Return the frames of the author's code. If all of it is installed, that is the package that we have called."""
     if own := [frame for frame in theirs if _package(frame.filename) is None]:

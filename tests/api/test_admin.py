@@ -153,3 +153,15 @@ def test_the_awaited_verbs_are_those_of_admin(app: App) -> None:
         return await app.aio.admin.queues()
 
     assert [(queue.queue, queue.limit) for queue in asyncio.run(program())] == [("mail", 2)]
+
+
+def test_errors_come_by_task_and_fingerprint(app: App) -> None:
+    for number in (1, 2):
+        settle(app.store, start(app.store, task="pay", attempts_max=1), Failed(f"no order {number}", error_kind="E"))
+    settle(app.store, start(app.store, task="ship"), EXPIRED)
+    one, other = app.admin.errors()
+    assert (one.task, one.kind, one.message, one.attempts) == ("pay", "E", "no order #", 2)
+    assert one.first_seen.tzinfo is not None
+    assert (other.task, other.kind) == ("ship", "crash")
+    assert [each.task for each in app.admin.errors(task="ship")] == ["ship"]
+    assert len(app.admin.errors(limit=1)) == 1

@@ -68,10 +68,23 @@ def test_a_worker_publishes_its_tasks_and_their_queues(store: Store, clock: Fake
     assert {worker.id: worker.tasks for worker in store.workers()} == dict(zip(ids, (tasks, {}, None), strict=True))
     clock.advance(5)
     store.beat(ids[0], [])
-    assert store.workers()[0].tasks == tasks
+    assert [worker.tasks for worker in store.workers() if worker.id == ids[0]] == [tasks]
 
 
 def test_what_a_gone_worker_published_counts_no_more(store: Store) -> None:
     worker = enrol(store, tasks={"mail.send": Published("mail")})
     store.retire(worker, "stopped")
     assert [each.tasks for each in store.workers(gone=True)] == [None]
+
+
+def test_a_worker_shows_the_release_that_it_runs(store: Store, clock: FakeClock) -> None:
+    for release in ("2.4.1", None, 'odd "release" {} %s ünïcode'):
+        enrol(store, release=release)
+        clock.advance(1)
+    assert [worker.release for worker in store.workers()] == ["2.4.1", None, 'odd "release" {} %s ünïcode']
+
+
+def test_a_vanished_worker_shows_its_release(store: Store) -> None:
+    job = start(store, enrol(store, release="2.4.1"))
+    store.retire(str(job.worker), "it ended")
+    assert [each.worker.release for each in store.vanished()] == ["2.4.1"]

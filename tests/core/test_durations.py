@@ -1,8 +1,11 @@
 """Lengths of time in words."""
 
+import time
+from datetime import UTC, datetime
+
 import pytest
 
-from holdfast.core.durations import at_most, duration
+from holdfast.core.durations import at_most, duration, instant, iso
 
 MIN_S, HOUR_S, DAY_S = 60, 3600, 86_400
 
@@ -23,3 +26,21 @@ MIN_S, HOUR_S, DAY_S = 60, 3600, 86_400
 )
 def test_a_bound_is_never_rounded_down(seconds: float, words: str, bound: str) -> None:
     assert (duration(seconds), at_most(seconds)) == (words, bound)
+
+
+def test_an_instant_is_a_length_of_time_a_time_of_day_or_iso(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    now = datetime(2026, 11, 19, 14, 30, tzinfo=UTC).timestamp()
+
+    def at(text: str) -> str | None:
+        return iso(instant(text, now))
+
+    assert at("2h") == "2026-11-19T12:30:00.000Z"
+    assert at("14:00") == "2026-11-19T14:00:00.000Z"
+    assert at("14:30") == "2026-11-19T14:30:00.000Z"
+    assert at("14:30:01") == "2026-11-18T14:30:01.000Z"
+    assert at("23:59") == "2026-11-18T23:59:00.000Z"
+    assert at("2026-11-19T14:00:00+02:00") == "2026-11-19T12:00:00.000Z"
+    assert at("2026-11-19") == "2026-11-19T00:00:00.000Z"
+    assert [at(text) for text in ("24:00", "12:60", "noon", "", "2026-11-32")] == [None] * 5

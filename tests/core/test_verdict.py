@@ -898,3 +898,14 @@ def test_a_workflow_for_which_something_came_after_it_had_looked_does_not_wait(
     else:
         assert (verdict.state, verdict.run_at, verdict.inbox) == (State.WAITING, None, looked)
         assert (verdict.wake_at, verdict.awaits, verdict.question) == (NOW + 9, outcome.awaits, "Ship it?")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "kind"),
+    [(Failed("no luck"), "failed"), (Lost("exit", "killed"), "zombie"), (TimedOut("slow"), "timed_out")],
+)
+def test_the_event_of_an_ending_carries_the_release_of_its_worker(outcome: Outcome, kind: str) -> None:
+    job = a_job(crashes_max=1, attempts_max=1)
+    events = judge(outcome, job, 100.0, chance=0.5, release="2.4.1").events
+    assert [(event.kind, event.detail.get("release")) for event in events] == [(kind, "2.4.1"), ("dead", None)]
+    assert "release" not in judge(outcome, job, 100.0, chance=0.5).events[0].detail

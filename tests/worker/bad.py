@@ -472,3 +472,11 @@ _declares.resource(Shared, open_shared)
 @_declares.task(name="uses", isolate=True)
 def uses(shared: Shared) -> str:
     return shared.state
+
+
+def fails_below(number: int) -> None:
+    below(number)
+
+
+def below(number: int) -> None:
+    raise ValueError(f"no luck with {number}")

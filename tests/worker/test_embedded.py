@@ -78,6 +78,33 @@ def test_a_worker_that_is_cancelled_while_it_starts_does_not_stay_behind(house: 
     assert [each for each in house.store.workers() if each.gone_at is None] == []
 
 
+def test_a_worker_publishes_its_release_and_its_failures_carry_it(house: House) -> None:
+    @house.app.task(retry=ONCE)
+    def fail() -> None:
+        raise ValueError("no luck")
+
+    with house.app.worker(slots=1, release="2.4.1"):
+        assert [worker.release for worker in house.store.workers()] == ["2.4.1"]
+        job = fail.enqueue()
+        with pytest.raises(JobDead):
+            job.result(60)
+    assert [event.detail.get("release") for event in house.store.journal(job.id, kinds=["failed"])] == ["2.4.1"]
+
+
+def test_the_environment_names_the_release(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_RELEASE", "from the environment")
+    with house.app.worker(slots=1):
+        assert [worker.release for worker in house.store.workers()] == ["from the environment"]
+    with house.app.worker(slots=1, release="given"):
+        assert [worker.release for worker in house.store.workers()] == ["given"]
+
+
+def test_a_release_that_no_store_can_hold_is_refused(house: House) -> None:
+    for release in ("x" * 101, "nul\0"):
+        with pytest.raises(UsageError, match="release="):
+            house.app.worker(release=release)
+
+
 def test_draining_waits_for_what_runs_and_claims_nothing_more(house: House) -> None:
     began, goes_on = threading.Event(), threading.Event()
 

@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast import App, Retry
+from holdfast import App, JobDead, Retry
 from holdfast.errors import UsageError
 from holdfast.worker.isolated import pool
 from holdfast.worker.options import WorkerOptions
@@ -406,3 +406,14 @@ def test_a_context_that_nobody_asked_for_opens_no_store(file_house: House, tmp_p
         if cell.jobs
     ]
     assert not [file for file in files if file.startswith(str(tmp_path))]
+
+
+@pytest.mark.parametrize("isolate", [False, True])
+def test_an_error_is_known_by_its_type_and_the_function_that_raised_it(file_house: House, *, isolate: bool) -> None:
+    fail = file_house.app.task(name="fails", isolate=isolate, retry=Retry(attempts_max=1))(bad.fails_below)
+    file_house.start(slots=1)
+    with pytest.raises(JobDead):
+        fail.enqueue(7).result(60)
+    [group] = file_house.store.errors(0.0)
+    assert (group.kind, group.origin) == ("ValueError", "tests.worker.bad.below")
+    assert group.message == "ValueError: no luck with #"

@@ -1193,3 +1193,11 @@ def test_an_earlier_process_of_a_worker_that_still_holds_jobs_is_left_to_their_l
     clock.advance(60)
     Reaper(store, clock, name="box").once()
     assert [worker.id for worker in store.workers()] == [busy]
+
+
+def test_a_lost_attempt_carries_the_release_of_the_worker_that_had_it(store: Store, clock: FakeClock) -> None:
+    job = start(store, enrol(store, release="2.4.1"))
+    store.retire(str(job.worker), "its process has ended", how=WorkerExit("exit", -9))
+    Reaper(store, clock).complete()
+    [zombie] = store.journal(job.id, kinds=["zombie"])
+    assert zombie.detail["release"] == "2.4.1"

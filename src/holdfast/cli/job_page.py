@@ -25,6 +25,7 @@ _AUTOPSY = {
     "decision": "decision",
     "detector": "found by",
     "evidence": "evidence",
+    "release": "release",
     "host": "host",
     "pid": "pid",
     "last_beat": "last beat",

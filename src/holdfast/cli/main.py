@@ -19,6 +19,7 @@ COMMANDS = {
     "scan": "Find jobs whose worker died; recover them with --fix.",
     "reaper": "Recover jobs whose worker died, until it is stopped.",
     "zombies": "Look back at the jobs that lost their worker.",
+    "errors": "See which errors there are, how many, since when, on which release.",
     "jobs": "See, export, retry, cancel and delete jobs.",
     "workflows": "See workflows step by step; retry, undo, signal, cancel and fork them.",
     "held": "Answer for jobs that wait for a person.",

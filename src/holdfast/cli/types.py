@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from holdfast.core.durations import seconds
+from holdfast.core.durations import instant, seconds
 from holdfast.core.payload import JSON
 from holdfast.errors import NotFound, PayloadError, UsageError
 
@@ -38,6 +38,18 @@ class Duration(ParamType):
         if length_s > _LONGEST_S:
             self.fail(f"{value!r} is too long", param, ctx)
         return length_s
+
+
+class Since(ParamType):
+    """An instant in the past: 2h, 14:00, or 2026-11-19T14:00. The command converts it, by the clock of the store."""
+
+    name = "since"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Callable[[float], float]:
+        text, ago_s = str(value), seconds(str(value))
+        if instant(text, 0.0) is None or (ago_s is not None and ago_s > _LONGEST_S):
+            self.fail(f"{text!r} is not an instant; write 2h, 14:00, or 2026-11-19T14:00", param, ctx)
+        return lambda now: instant(text, now) or 0.0
 
 
 class Text(ParamType):
@@ -138,6 +150,15 @@ def shared_option(flag: str, *names: str, **more: Any) -> Callable[[F], F]:
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+def since_option(words: str, default: str | None = None) -> Callable[[F], F]:
+    """Make --since, which commands get as a function from now to an instant."""
+    return click.option(
+        "--since", type=Since(), default=default, show_default=default is not None, metavar="TIME", help=words
+    )
+
+
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 app_argument = click.argument("app", metavar="[APP]", required=False, type=Text())
 limit_option = click.option(

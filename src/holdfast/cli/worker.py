@@ -15,7 +15,7 @@ from holdfast.cli.alerts import alert_options
 from holdfast.cli.base import Command, settings
 from holdfast.cli.loading import import_options, named_app, wanted_modules
 from holdfast.cli.logs import log_to_stderr
-from holdfast.cli.types import Duration, F, Text, WordList, grace_option
+from holdfast.cli.types import Duration, F, Text, WordList, grace_option, shared_option
 from holdfast.clock import pause
 from holdfast.core.text import listed
 from holdfast.errors import StoreError, is_final
@@ -47,6 +47,9 @@ def _number(flag: str, default: int, words: str, unit: str = "N") -> Callable[[F
 @_number("--slots", 20, "Jobs at once, per process.")
 @_number("--processes", 1, "Worker processes.")
 @click.option("--name", type=Text(), help="A name that stays over restarts.  [default: the host's name]")
+@shared_option(
+    "--release", type=Text(), help="The release of your code, for errors and crashes.  [env: HOLDFAST_RELEASE]"
+)
 @click.option(
     "--grace-period",
     "grace_period_s",

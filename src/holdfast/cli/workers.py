@@ -46,7 +46,7 @@ def list_(gone: bool, as_json: bool) -> None:
             return
         found, vanished, now = store.workers(gone=gone), insight.vanished_ids(store), store.now()
     if found:
-        show_table(_columns(now, vanished, gone), found)
+        show_table(_columns(now, vanished, gone, released=any(each.release for each in found)), found)
     else:
         say("No workers. Start one with: holdfast worker APP")
 
@@ -193,7 +193,7 @@ def _asked(worker: Worker) -> str | None:
     return f"to {order.act} by {order.actor or '-'}{why}"
 
 
-def _columns(now: Moment, vanished: Collection[str], gone: bool) -> list[Column]:
+def _columns(now: Moment, vanished: Collection[str], gone: bool, *, released: bool) -> list[Column]:
     columns = [
         Column("NAME", lambda worker: worker.name, least=12),
         Column("STATE", lambda worker: insight.worker_state(worker, now, vanished), keep=True),
@@ -204,6 +204,8 @@ def _columns(now: Moment, vanished: Collection[str], gone: bool) -> list[Column]
         Column("MEMORY", lambda worker: worker.rss_mb and f"{worker.rss_mb:.0f} MB", right=True, keep=True, rank=3),
         Column("QUEUES", lambda worker: ", ".join(worker.queues), rank=4),
     ]
+    if released:
+        columns.append(Column("RELEASE", lambda worker: worker.release, rank=2, least=8))
     columns.append(Column("ASKED", _asked, rank=5, grows=True, below=True))
     if gone:
         columns.append(Column("CAUSE", insight.gone_cause, rank=5, grows=True, below=True))

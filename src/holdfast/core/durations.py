@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from math import ceil
 from typing import overload
@@ -33,6 +33,29 @@ def seconds(text: str) -> float | None:
     if parts and "".join(number + unit for number, unit in parts) == text:
         return sum(float(number) * _UNITS_S[unit] for number, unit in parts)
     return float(text) if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII) else None
+
+
+def instant(text: str, now: float) -> float | None:
+    """Read an instant in the past: a length of time before now, the last time that a clock showed HH:MM, or ISO 8601
+    (local time unless it says another); None if it is none."""
+    if (ago_s := seconds(text)) is not None:
+        return now - ago_s
+    if re.fullmatch(r"\d{1,2}:\d{2}(:\d{2})?", text, re.ASCII):
+        return _last_time_of_day(text, now)
+    try:
+        return datetime.fromisoformat(text).astimezone().timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _last_time_of_day(text: str, now: float) -> float | None:
+    numbers = [int(part) for part in text.split(":")]
+    local = datetime.fromtimestamp(now).astimezone()
+    try:
+        at = local.replace(hour=numbers[0], minute=numbers[1], second=sum(numbers[2:]), microsecond=0, tzinfo=None)
+    except ValueError:
+        return None
+    return (at if at.timestamp() <= now else at - timedelta(days=1)).timestamp()
 
 
 def duration(seconds: float) -> str:

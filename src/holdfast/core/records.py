@@ -167,6 +167,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     group: str | None = None
     error_kind: str | None = None  # the class of the exception that its error tells of, if it was one
     callbacks: str | None = None  # the jobs that are stored when it ends (core/callbacks.py)
+    fingerprint: str | None = None  # of the error of its last attempt that failed or was lost; see error_fingerprint.py
+    release: str | None = None  # of the worker that ran that attempt, if it was told one
+    erred_at: float | None = None  # wall time of that ending
 
     @property
     def lease(self) -> Lease:
@@ -376,6 +379,7 @@ class Worker(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     exit_excused: bool = False
     stopping: bool = False  # it claims nothing more, and lets its running jobs finish
+    release: str | None = None  # the release of the user's code that it runs, as it was told
     tasks: dict[str, Published] | None = None  # None: it is gone, or its version does not publish them
     order: Order | None = None  # that is in force for it; only as `Store.workers` answers
 

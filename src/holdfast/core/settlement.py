@@ -33,6 +33,7 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     seen_open_step: str | None = None
     seen_undoable: bool | None = None
     parent: str | None = None  # is woken if this ends the job
+    task: str = ""  # for the count of errors
 
 
 def settlement(job: Job, verdict: Verdict, *, seen_lease: bool = False) -> Settlement:
@@ -51,6 +52,7 @@ def settlement(job: Job, verdict: Verdict, *, seen_lease: bool = False) -> Settl
         seen_open_step=(job.open_step or "") if looked else None,
         seen_undoable=job.undoable if looked else None,
         parent=job.parent,
+        task=job.task,
     )
 
 

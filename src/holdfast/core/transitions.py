@@ -110,6 +110,9 @@ def apply_verdict(job: Job, verdict: Verdict, wall: float) -> Job:
         started=job.started and runs_on,
         ended_at=wall if verdict.state in ENDED else None,
         log=job.log if runs_on else None, progress=new("progress"), note=new("note"),
+        fingerprint=job.fingerprint if verdict.fault is None else verdict.fault.fingerprint,
+        release=job.release if verdict.fault is None else verdict.release,
+        erred_at=job.erred_at if verdict.fault is None else wall,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal, TypedDict, Unpack, assert_never
 import msgspec
 
 from holdfast.core.callbacks import callback
+from holdfast.core.error_fingerprint import Fault, exact, fault
 from holdfast.core.machine import State, Transition, after
 from holdfast.core.records import DamagedJob, Detector, EventKind, Job, NewEvent, NewJob, Step, StopReason
 from holdfast.core.replay import answer_to
@@ -47,6 +48,7 @@ class Failed(_Erred, frozen=True):
     `unwritten`: it replaces an outcome that the store could not write.
     `frames`: where it raised, for the log; the traceback is in the detail.
     `error_kind`: the class of the exception; None: it was none.
+    `origin`: the module and function of the author's code that raised it.
     """
 
     finished: bool = False
@@ -57,6 +59,7 @@ class Failed(_Erred, frozen=True):
     delay_s: float | None = None
     frames: tuple[str, ...] = ()
     error_kind: str | None = None
+    origin: str | None = None
 
 
 class Diverged(_Erred, frozen=True):
@@ -197,6 +200,8 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     progress: float | None = None  # this and the next: what the attempt said last, which no beat may have carried
     note: str | None = None
     steps: tuple[Step, ...] = ()  # what a person says of steps
+    fault: Fault | None = None  # the error of the attempt, to be counted
+    release: str | None = None  # of the worker that ran it; only with a fault
     aside_from: int | None = None  # live steps from this position on are set aside
     events: tuple[NewEvent, ...] = ()
     jobs: tuple[NewJob, ...] = ()  # callbacks: stored by the same commit; one whose id is known is not stored again
@@ -214,14 +219,18 @@ ENDING_EVENT: dict[type, EventKind] = {
 }
 
 
-def judge(outcome: Outcome, job: Job, now: float, *, chance: float) -> Verdict:
+_ENDINGS = frozenset(ENDING_EVENT.values())
+_ERRED = frozenset({"failed", "timed_out", "stalled", "zombie"})  # these endings are errors, and are counted
+
+
+def judge(outcome: Outcome, job: Job, now: float, *, chance: float, release: str | None = None) -> Verdict:
     """Decide what becomes of a running job whose attempt ended with `outcome`.
 
-    `now` is wall time; `chance` is a random number from 0 up to 1, for the jitter. A suspect was one of several jobs in
-    a process that died. If its next attempt ends and its process survives, the job is innocent, and its crash is
-    removed from the count.
+    `now` is wall time; `chance` is a random number from 0 up to 1, for the jitter. `release` is that of the worker that
+    ran the attempt: the event of the ending carries it. A suspect was one of several jobs in a process that died. If
+    its next attempt ends and its process survives, the job is innocent, and its crash is removed from the count.
     """
-    verdict = _acquitted(outcome, job, now, chance)
+    verdict = _noted(outcome, _acquitted(outcome, job, now, chance), release)
     if isinstance(outcome, Failed) and verdict.error == outcome.error:
         verdict = msgspec.structs.replace(verdict, error_kind=outcome.error_kind)
     return verdict if job.callbacks is None else with_callback(job, verdict)
@@ -246,6 +255,45 @@ def _acquitted(outcome: Outcome, job: Job, now: float, chance: float) -> Verdict
         taken_back = 0 if verdict.fresh_budgets else -job.crashes
         return msgspec.structs.replace(verdict, crashes=taken_back, suspects=0)
     return _judge(outcome, job, now, chance)
+
+
+def _noted(outcome: Outcome, verdict: Verdict, release: str | None) -> Verdict:
+    """Return the verdict with the error to be counted, and the release in the event of the ending."""
+    first = verdict.events[0] if verdict.events else None
+    if first is None or first.kind not in _ENDINGS:
+        return verdict
+    if release is not None:
+        first = msgspec.structs.replace(first, detail={**first.detail, "release": release})
+        verdict = msgspec.structs.replace(verdict, events=(first, *verdict.events[1:]))
+    if first.kind not in _ERRED:
+        return verdict
+    return msgspec.structs.replace(verdict, fault=_fault(outcome), release=release)
+
+
+def _fault(outcome: Outcome) -> Fault | None:
+    match outcome:
+        case Failed():
+            return fault(outcome.error_kind or "failed", outcome.origin, outcome.error)
+        case Diverged():
+            return fault("diverged", None, outcome.error)
+        case TimedOut():
+            return fault("timed out", None, outcome.error)
+        case Stalled():
+            return fault("stalled", None, outcome.error)
+        case Lost():
+            return _crash(outcome)
+        case _:
+            return None
+
+
+def _crash(lost: Lost) -> Fault:
+    """Return a crash as an error: by its detector and, if its parent saw the end of the process, by that."""
+    signal, code = lost.autopsy.get("signal"), lost.autopsy.get("exit_code")
+    if signal is not None:
+        return exact("crash", lost.detector, f"killed by {signal}")
+    if code is not None:
+        return exact("crash", lost.detector, f"exited with code {code}")
+    return fault("crash", lost.detector, lost.cause)
 
 
 _ACQUITS = (Succeeded, Failed, Diverged, TimedOut, Stalled, Snoozed, Parked)

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from holdfast.core.access import Token
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
+from holdfast.core.error_fingerprint import ErrorGroup
 from holdfast.core.limits import Places, Queue, Setting
 from holdfast.core.machine import State
 from holdfast.core.published import PublishedTask
@@ -274,7 +275,8 @@ class Store(Protocol):
     def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Reply]:
         """End attempts: apply each verdict whose lease is the current one, and answer in order. Fenced.
 
-        Also writes the verdict's events to the journal, under the fence of the lease, and counts finished jobs. With
+        Also writes the verdict's events to the journal, under the fence of the lease, counts finished jobs, and counts
+        the verdict's `fault` (`errors`); the row keeps its fingerprint, release and instant. With
         `seen_lease_until`, a lease that was renewed meanwhile is REFUSED without a stale_report: the caller was a
         reaper, not a zombie.
         A verdict whose judge saw another row is answered with AGAIN, and nothing changed: one other than done, made
@@ -562,6 +564,16 @@ class Store(Protocol):
 
     def counts(self) -> dict[str, dict[State, int]]:
         """Return per queue how many jobs are in each state. States with none are left out."""
+        ...
+
+    def errors(self, since: float, task: str | None = None, limit: int = 1000) -> list[ErrorGroup]:
+        """Return how often attempts ended with which error since that wall time; those with the most attempts first.
+
+        An accepted settlement whose verdict has a `fault` counts one attempt, by the task and the fingerprint. Errors
+        are added up by the minute, and the whole minute of `since` counts. They are kept for `KEPT_S` seconds, whether
+        or not their jobs are. `releases` has each release once, sorted; `job_id` is that of the last attempt, and of
+        several at one instant the largest id.
+        """
         ...
 
     def journal(

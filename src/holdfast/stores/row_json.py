@@ -17,6 +17,7 @@ import msgspec
 from holdfast.core.access import Token
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Standing
+from holdfast.core.error_fingerprint import ErrorGroup
 from holdfast.core.limits import Queue, Setting
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.policy import Policy
@@ -54,6 +55,7 @@ encode = msgspec.json.Encoder().encode
 _jobs = msgspec.json.Decoder(list[Job], strict=False, dec_hook=from_row)  # not strict: SQLite has no booleans
 _job = msgspec.json.Decoder(Job, strict=False, dec_hook=from_row)
 _numbered = msgspec.json.Decoder(list[tuple[int, Job]], strict=False, dec_hook=from_row)
+_error_groups = msgspec.json.Decoder(list[ErrorGroup])
 _published = msgspec.json.Decoder(dict[str, Published])
 _TOKEN = ("name", "role", "queues", "sha256", "created_at", "used_at", "expires_at")
 _order = msgspec.json.Decoder(Order)
@@ -487,7 +489,22 @@ def settlement_row(settlement: Settlement) -> list[Any]:
         *(verdict.open_step, verdict.undo_requested, verdict.wake_at, awaits(verdict), verdict.question, verdict.inbox),
         *(settlement.seen_open_step, settlement.seen_undoable, verdict.progress, verdict.note, verdict.releases),
         *(verdict.stop_reason, verdict.rollback_cause, verdict.error_kind),
+        *(None if verdict.fault is None else verdict.fault.fingerprint, verdict.release),
     ]
+
+
+def error_line(settlement: Settlement) -> list[Any] | None:
+    """Flatten the error of an attempt; None if it had none."""
+    verdict, fault = settlement.verdict, settlement.verdict.fault
+    if fault is None:
+        return None
+    said = [fault.fingerprint, verdict.release or "", fault.kind, fault.origin, fault.message]
+    return [settlement.lease.job_id, settlement.task, *said]
+
+
+def error_groups_from(text: str) -> list[ErrorGroup]:
+    """Read groups of errors, each with its releases in order."""
+    return [msgspec.structs.replace(each, releases=sorted(each.releases)) for each in _error_groups.decode(text)]
 
 
 def awaits(verdict: Verdict) -> str | None:

@@ -38,7 +38,7 @@ from holdfast.core.verdict import (
 )
 from holdfast.failpoints import point
 from holdfast.forks import end_if_forked
-from holdfast.tracebacks import FRAMES_MAX, describe, trace_of, user_frames
+from holdfast.tracebacks import FRAME_MAX, FRAMES_MAX, describe, origin_of, trace_of, user_frames
 from holdfast.vital_threads import Died, VitalThread
 from holdfast.worker.activity import TaskTransaction
 from holdfast.worker.attempt import Attempt
@@ -384,9 +384,9 @@ def _raised(attempt: Attempt, error: BaseException) -> Raised:
         return Raised(error)
     text = describe(error)  # first: to write a traceback swallows an interrupt
     final, delay_s = _again(attempt, error)
-    kind = type(error).__name__
+    kind, frames = clean(type(error).__name__, FRAME_MAX), user_frames(error, FRAMES_MAX)
     said = Failed(text, {"traceback": _trace(error)}, final=final, delay_s=delay_s, error_kind=kind)
-    return Raised(error, msgspec.structs.replace(said, frames=user_frames(error, FRAMES_MAX)))
+    return Raised(error, msgspec.structs.replace(said, origin=origin_of(error), frames=frames))
 
 
 def _again(attempt: Attempt, error: BaseException) -> tuple[bool, float | None]:

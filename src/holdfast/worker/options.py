@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 
+from holdfast.core.text import check_storable
 from holdfast.errors import UsageError
+
+RELEASE_MAX = 100  # characters
+
+
+def release_of_environment() -> str | None:
+    """Return the release that the environment names, if it names one."""
+    return os.environ.get("HOLDFAST_RELEASE") or None
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +33,10 @@ class WorkerOptions:
     recycle_jobs: int = 1000  # an isolated process is replaced after this many jobs,
     recycle_mb: int = 1024  # or when it uses this much memory after a job
 
+    release: str | None = field(default_factory=release_of_environment)  # of the user's code
+
     def __post_init__(self) -> None:
+        check_storable(RELEASE_MAX, release=self.release)
         for name in ("slots", "processes"):
             value = getattr(self, name)
             if not 1 <= value <= 10_000:

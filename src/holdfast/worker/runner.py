@@ -136,7 +136,7 @@ class Runner:
             *(lambda attempts: self._slots.start(attempts), recent, self._orders.obey, on_beat),
             *(self._is_locked_out, self._was_replaced),
         )
-        settled_by = store, clock, self._heartbeat.forget, app.hooks, recent
+        settled_by = store, clock, self._heartbeat.forget, app.hooks, recent, options.release
         self._settler: Settler = Settler(*settled_by, journal_all=app.journal == "full")
         limits = TimeLimits(clock, self._heartbeat.all, self._overran, self._abandon)
         self._time_limits = Service("holdfast-time-limits", limits.look, clock, log, LOOK_S, jitter=0.0)
@@ -263,6 +263,7 @@ class Runner:
             slots=self._options.slots,
             beat_s=self._beat_s,
             version=__version__,
+            release=self._options.release,
             tasks={task.name: Published(task.queue, task.app.codec is not JSON) for task in self._tasks.values()},
         )
         try:

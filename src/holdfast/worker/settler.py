@@ -50,6 +50,7 @@ class Settler:
         forget: Callable[[list[Attempt]], None],
         hooks: Hooks,
         recent: RecentWork | None = None,
+        release: str | None = None,
         *,
         journal_all: bool = False,
     ) -> None:
@@ -58,6 +59,7 @@ class Settler:
         self._forget = forget
         self._hooks = hooks
         self._recent = recent or RecentWork()
+        self._release = release
         self._journal_all = journal_all
         self._outcomes: deque[AttemptEnd] = deque()
         self._locked: LockedRows[AttemptEnd] = LockedRows(clock)
@@ -284,12 +286,15 @@ class Settler:
 
     def _judge(self, attempt: Attempt, outcome: Outcome, wall: float) -> Settlement:
         succeeded = isinstance(outcome, Succeeded)
-        verdict = judge(outcome, attempt.job, wall, chance=0.0 if succeeded else chance())  # only a retry needs a lot
+        lot = 0.0 if succeeded else chance()  # only a retry needs one
+        verdict = judge(outcome, attempt.job, wall, chance=lot, release=self._release)
         activity = attempt.activity
         if activity.progress is not None or activity.note is not None:  # a beat may not have carried it
             verdict = msgspec.structs.replace(verdict, progress=activity.progress, note=activity.note)
         if self._journal_all:
-            claimed = NewEvent("claimed", {"at": iso(attempt.job.claimed_at), "attempt": attempt.job.attempt})
+            release = {"release": self._release} if self._release else {}
+            at = iso(attempt.job.claimed_at)
+            claimed = NewEvent("claimed", {"at": at, "attempt": attempt.job.attempt, **release})
             returned = (NewEvent("succeeded"),) if succeeded else ()
             verdict = msgspec.structs.replace(verdict, events=(claimed, *returned, *verdict.events))
         return addressed(attempt.job, verdict)

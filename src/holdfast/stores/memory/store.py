@@ -11,11 +11,10 @@ import heapq
 import itertools
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import wraps
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -23,6 +22,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.core import limits, orders, transitions
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
+from holdfast.core.error_fingerprint import ErrorGroup
 from holdfast.core.limits import GHOSTS_MAX, UNGROUPED, Group, Places, Queue, Setting
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.published import PublishedTask
@@ -57,33 +57,17 @@ from holdfast.core.settlement import Settlement, is_as_judged, own_event, stale_
 from holdfast.core.verdict import Verdict
 from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import StoreUnsupported, UsageError, WorkerGone
+from holdfast.stores.memory.errors import ErrorCounts
+from holdfast.stores.memory.one_at_a_time import one_at_a_time
 from holdfast.stores.memory.tokens import MemoryTokens
 from holdfast.stores.protocol import Added, Fired, Reply, Schema, Transaction, duty_lost
 from holdfast.stores.wakeups import Wakeups
 
 UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
 DUE_WAITS_MAX = 1000  # how many jobs `due_waits` looks at
-T = TypeVar("T")
 
 
-def _one_at_a_time(store: type[T]) -> type[T]:
-    """Put the store's lock around each verb; only `wait` lets others in."""
-    verbs = {name: verb for name, verb in vars(store).items() if callable(verb) and not name.startswith("_")}
-    for name in verbs.keys() - {"wait"}:
-        setattr(store, name, _locked(verbs[name]))
-    return store
-
-
-def _locked(verb: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(verb)
-    def locked(self: MemoryStore, *args: Any, **kwargs: Any) -> Any:
-        with self.lock:
-            return verb(self, *args, **kwargs)
-
-    return locked
-
-
-@_one_at_a_time
+@one_at_a_time
 class MemoryStore:
     """See `stores/protocol.py: Store` for every promise."""
 
@@ -103,6 +87,7 @@ class MemoryStore:
         self._workers: dict[str, Worker] = {}  # in the order in which they enrolled
         self._events: dict[str, list[Event]] = {}  # by job
         self._seqs = itertools.count(1)
+        self._errors = ErrorCounts()
         self._queues: dict[str, Queue] = {}  # what was set for queues
         self._saw_all = True  # whether the claim at work has looked at all groups
         self._cursors: dict[tuple[str, int], str] = {}  # by queue and priority: the group that had the last turn
@@ -283,6 +268,8 @@ class MemoryStore:
         if not is_as_judged(settlement, job.cancel_requested, job.open_step, job.undoable, job.inbox):
             return Reply.AGAIN
         self._apply(job, settlement.verdict, settlement.worker)
+        if (fault := settlement.verdict.fault) is not None:
+            self._errors.add(job.task, fault, settlement.verdict.release, job.id, self._clock.wall())
         return Reply.ACCEPTED
 
     def _is_repeat(self, settlement: Settlement) -> bool:
@@ -499,6 +486,9 @@ class MemoryStore:
         for (queue, state), jobs in Counter((job.queue, job.state) for job in self._jobs.values()).items():
             counts.setdefault(queue, {})[state] = jobs
         return counts
+
+    def errors(self, since: float, task: str | None = None, limit: int = 1000) -> list[ErrorGroup]:
+        return self._errors.groups(since, task, limit)
 
     def journal(
         self,

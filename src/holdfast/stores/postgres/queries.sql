@@ -524,7 +524,8 @@ ending AS MATERIALIZED (
         (value ->> 22)::json AS awaits, value ->> 23 AS question, (value ->> 24)::bigint AS inbox,
         value ->> 25 AS seen_open_step, (value ->> 26)::boolean AS seen_undoable,
         (value ->> 27)::float8 AS progress, value ->> 28 AS note, (value ->> 29)::integer AS releases,
-        value ->> 30 AS stop_reason, value ->> 31 AS rollback_cause, value ->> 32 AS error_kind
+        value ->> 30 AS stop_reason, value ->> 31 AS rollback_cause, value ->> 32 AS error_kind,
+        value ->> 33 AS fingerprint, value ->> 34 AS release
     FROM jsonb_array_elements(%(endings)s::jsonb) AS value
     WHERE coalesce(value ->> 0, '') = value ->> 0
 ),
@@ -563,7 +564,10 @@ applied AS (
         progress = coalesce(ending.progress, job.progress),
         note = coalesce(ending.note, job.note),
         ended_at = CASE WHEN ending.ended THEN clock.wall END,
-        log = NULL
+        log = NULL,
+        release = CASE WHEN ending.fingerprint IS NULL THEN job.release ELSE ending.release END,
+        erred_at = CASE WHEN ending.fingerprint IS NULL THEN job.erred_at ELSE clock.wall END,
+        fingerprint = coalesce(ending.fingerprint, job.fingerprint)
     FROM free AS ending, clock, allowed
     WHERE job.id = ending.id
         AND (ending.seen_lease_until IS NULL OR job.lease_until <= ending.seen_lease_until)
@@ -593,6 +597,16 @@ noted AS (
     FROM clock, jsonb_array_elements(%(events)s::jsonb) WITH ORDINALITY AS line (value, place)
     WHERE value ->> 0 IN (SELECT id FROM applied)
     ORDER BY place
+),
+erred AS (
+    INSERT INTO {schema}.error (
+        slot, task, fingerprint, release, kind, origin, message, attempts, first_at, last_at, job_id
+    )
+    SELECT floor(clock.wall / 60), value ->> 1, value ->> 2, value ->> 3, max(value ->> 4), max(value ->> 5),
+        max(value ->> 6), count(*), clock.wall, clock.wall, max((value ->> 0) COLLATE "C")
+    FROM clock, jsonb_array_elements(%(errors)s::jsonb) AS value
+    WHERE value ->> 0 IN (SELECT id FROM applied)
+    GROUP BY clock.wall, value ->> 1, value ->> 2, value ->> 3
 ),
 notified AS MATERIALIZED (
     SELECT pg_notify(%(channel)s, CASE WHEN octet_length(place.first) < 7000 THEN place.first ELSE '' END)
@@ -677,6 +691,31 @@ WITH small AS (
 )
 INSERT INTO {schema}.tally (queue, state, jobs)
 SELECT queue, state, sum(jobs) FROM small GROUP BY queue, state HAVING sum(jobs) <> 0;
+
+-- name: settle_fold_errors
+-- The lines of minutes that are over become one for each error and release; old ones go.
+WITH clock AS MATERIALIZED (
+    SELECT {wall} AS wall
+),
+old AS (
+    DELETE FROM {schema}.error AS error USING clock WHERE error.slot < floor((clock.wall - %(kept_s)s::float8) / 60)
+),
+small AS (
+    DELETE FROM {schema}.error AS error WHERE error.ctid = ANY (ARRAY(
+        SELECT each.ctid FROM clock, {schema}.error AS each
+        WHERE NOT each.folded AND each.slot < floor(clock.wall / 60)
+            AND each.slot >= floor((clock.wall - %(kept_s)s::float8) / 60)
+        ORDER BY each.slot
+        LIMIT 10000 FOR UPDATE OF each SKIP LOCKED
+    ))
+    RETURNING error.*
+)
+INSERT INTO {schema}.error (
+    slot, task, fingerprint, release, kind, origin, message, attempts, first_at, last_at, job_id, folded
+)
+SELECT slot, task, fingerprint, release, max(kind), max(origin), max(message), sum(attempts), min(first_at), max(last_at),
+    (array_agg(job_id ORDER BY last_at DESC, job_id DESC))[1], true
+FROM small GROUP BY slot, task, fingerprint, release;
 
 -- name: transaction
 -- The mark lives as long as the transaction: after a commit by hand it is gone. So do the two limits, for a worker that
@@ -1027,7 +1066,7 @@ SELECT coalesce(json_agg(json_build_array(
     id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at,
     greatest(beat_at, (SELECT at FROM {schema}.beat_aside WHERE beat_aside.worker = dead.id)), beats,
     (SELECT count(*) FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = dead.id),
-    rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping, NULL, NULL
+    rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping, release, NULL, NULL
 ) ORDER BY started_at, id), '[]')::text, (
     SELECT nextval('{schema}.dead_looks')
     WHERE %(does)s::boolean
@@ -1051,10 +1090,11 @@ UPDATE {schema}.worker SET server = %(server)s WHERE id = %(id)s AND gone_at IS 
 -- name: enroll
 WITH worker AS (
     INSERT INTO {schema}.worker (
-        id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, schema, started_at, beat_at, server
+        id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, schema, started_at, beat_at, server,
+        release
     )
     SELECT %(id)s, %(name)s, %(host)s, %(pid)s, %(boot_id)s, %(supervisor)s, %(queues)s::json, %(slots)s, %(beat_s)s,
-        %(version)s, %(schema)s, clock.wall, clock.wall, %(server)s
+        %(version)s, %(schema)s, clock.wall, clock.wall, %(server)s, %(release)s
     -- A worker whose row comes while limits are set begins to claim when they are in force (`limit_alone`).
     FROM (SELECT {wall} AS wall, pg_advisory_xact_lock_shared(hashtextextended('limits', 3)) AS alone OFFSET 0) AS clock
     RETURNING id
@@ -1738,6 +1778,21 @@ SELECT coalesce(json_agg(json_build_array(queue, state, jobs)), '[]')::text FROM
     SELECT queue, state, sum(jobs) FROM {schema}.tally GROUP BY queue, state HAVING sum(jobs) <> 0
 ) AS counted;
 
+-- name: errors
+SELECT coalesce(json_agg(json_build_array(
+    task, fingerprint, kind, origin, message, attempts, first_at, last_at, releases, job_id
+) ORDER BY attempts DESC, last_at DESC, task, fingerprint), '[]')::text FROM (
+    SELECT task, fingerprint, max(kind) AS kind, max(origin) AS origin, max(message) AS message,
+        sum(attempts)::bigint AS attempts, min(first_at) AS first_at, max(last_at) AS last_at,
+        coalesce(json_agg(DISTINCT release) FILTER (WHERE release <> ''), '[]') AS releases,
+        (array_agg(job_id ORDER BY last_at DESC, job_id DESC))[1] AS job_id
+    FROM {schema}.error
+    WHERE slot >= %(slot)s AND (%(task)s::text IS NULL OR task = %(task)s)
+    GROUP BY task, fingerprint
+    ORDER BY attempts DESC, last_at DESC, task, fingerprint
+    LIMIT %(limit)s::bigint
+) AS counted;
+
 -- name: journal
 {events} (
     SELECT * FROM {schema}.journal
@@ -1765,7 +1820,7 @@ SELECT coalesce(json_agg(json_build_array(
     id, name, host, pid, boot_id, supervisor, queues::text, slots, beat_s, version, started_at,
     greatest(beat_at, (SELECT at FROM {schema}.beat_aside WHERE beat_aside.worker = worker.id)), beats,
     (SELECT count(*) FROM {schema}.job AS job WHERE job.state = 'running' AND job.worker = worker.id),
-    rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping,
+    rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping, release,
     (SELECT tasks::text FROM {schema}.published WHERE published.worker = worker.id AND worker.gone_at IS NULL),
     CASE WHEN gone_at IS NULL THEN {order} END
 ) ORDER BY started_at, id), '[]')::text

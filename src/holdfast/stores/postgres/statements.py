@@ -13,6 +13,7 @@ from typing import Any, cast
 from psycopg import errors
 from psycopg.pq import TransactionStatus
 
+from holdfast.core.error_fingerprint import KEPT_S
 from holdfast.core.limits import REPEATS_MAX
 from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import Policy
@@ -436,9 +437,11 @@ def _settle(
     if others:
         rows = sorted([row_json.settlement_row(each) for each in others], key=_BY_ID)
         events = [line for each in others for line in _lines(each)]
+        errors = [line for each in others if (line := row_json.error_line(each)) is not None]
         values = {
             "endings": row_json.encode(rows).decode(),
             "events": row_json.encode(events).decode(),
+            "errors": row_json.encode(errors).decode(),
             "wall": wall,
             "channel": q.channel,
             **duty_token(under),
@@ -505,6 +508,12 @@ def _token(settlement: Settlement) -> list[Any]:
 def write_events(q: Connections, db: Cursor, events: list[list[Any]], wall: float | None) -> None:
     """Write lines of the journal; a stale_report that is there already stays as it is."""
     db.execute(q["settle_journal"], {"events": row_json.encode(events).decode(), "wall": wall}, prepare=False)
+
+
+def fold(q: Connections, db: Cursor, wall: float | None) -> None:
+    """Add up what many settlements have counted."""
+    db.execute(q["settle_fold"])
+    db.execute(q["settle_fold_errors"], {"wall": wall, "kept_s": KEPT_S})
 
 
 def duty_token(duty: Duty | None) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from psycopg import errors
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
+from holdfast.core.error_fingerprint import ErrorGroup, slot_of
 from holdfast.core.limits import Places, Queue, Setting, with_pause, with_setting
 from holdfast.core.machine import ENDED, State
 from holdfast.core.published import PublishedTask
@@ -76,8 +77,8 @@ from holdfast.stores.postgres.connection import (
     Cursor,
     Limits,
     Options,
-    in_its_own_time,
 )
+from holdfast.stores.postgres.editor import Editor
 from holdfast.stores.postgres.facts import PostgresFacts
 from holdfast.stores.postgres.liveness import LivenessSession
 from holdfast.stores.postgres.purge import Purge, referred_to
@@ -269,7 +270,7 @@ class PostgresStore:
         self._batches += 1
         if self._batches % statements.FOLD_EVERY == 0:
             with _later("add up the counts of ended jobs"):
-                self._db.run(lambda db: db.execute(self._db["settle_fold"]), self._hot.limits)
+                self._db.run(lambda db: statements.fold(self._db, db, self._wall()), self._hot.limits)
         self.wake()
         point("settle.after")
         return answers
@@ -324,7 +325,7 @@ class PostgresStore:
         self._keep_beat([worker.beat_s])
         values = {
             **{name: getattr(worker, name) for name in ("id", "name", "host", "pid", "boot_id", "supervisor")},
-            **{name: getattr(worker, name) for name in ("slots", "beat_s", "version")},
+            **{name: getattr(worker, name) for name in ("slots", "beat_s", "version", "release")},
             "queues": row_json.encode(worker.queues).decode(),
             "tasks": row_json.published(worker),
             "schema": len(_MIGRATIONS),
@@ -441,6 +442,10 @@ class PostgresStore:
         for queue, state, jobs in row_json.rows_from(self._db.one("counts")[0]):
             result.setdefault(queue, {})[State(state)] = jobs
         return result
+
+    def errors(self, since: float, task: str | None = None, limit: int = 1000) -> list[ErrorGroup]:
+        values = {"slot": slot_of(since), "task": task, "limit": limit}
+        return row_json.error_groups_from(self._db.one("errors", values)[0])
 
     def journal(
         self,
@@ -659,7 +664,7 @@ class PostgresStore:
             if found.found == 0:
                 self._make_schema(db)
             db.execute(self._db["migrate_limits"])
-            return advance(_MIGRATIONS, found, _Editor(self._db, db), self._instants(), pages)
+            return advance(_MIGRATIONS, found, Editor(self._db, db), self._instants(), pages)
 
     def _make_schema(self, db: Cursor) -> None:
         """Make the schema, unless it exists."""
@@ -838,22 +843,6 @@ def _later(what: str) -> Iterator[None]:
         yield
     except StoreError as error:
         log.warning("could not %s: %s", what, error)
-
-
-class _Editor:
-    """See `stores/sql.py: Editor`."""
-
-    def __init__(self, q: Connections, db: Cursor) -> None:
-        self._q = q
-        self._db = db
-
-    def ask(self, query: str, values: Mapping[str, Any] | None = None) -> Any:
-        answer = self._db.execute(self._q[query], values)
-        return answer.fetchone() if answer.description else None
-
-    def run(self, script: str, values: Mapping[str, Any] | None = None) -> None:
-        with in_its_own_time(self._db) if values is None else contextlib.nullcontext():
-            self._db.execute(self._q.script(script), values)
 
 
 _forks: weakref.WeakSet[PostgresStore] = weakref.WeakSet()

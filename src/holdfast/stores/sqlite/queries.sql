@@ -414,7 +414,10 @@ UPDATE holdfast_job AS job SET
     progress = coalesce(ending.progress, job.progress),
     note = coalesce(ending.note, job.note),
     ended_at = iif(ending.ended, :wall, NULL),
-    log = NULL
+    log = NULL,
+    release = iif(ending.fingerprint IS NULL, job.release, ending.release),
+    erred_at = iif(ending.fingerprint IS NULL, job.erred_at, :wall),
+    fingerprint = coalesce(ending.fingerprint, job.fingerprint)
 FROM (
     SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id, value ->> 3 AS seen_lease_until,
         value ->> 4 AS seen_cancel, value ->> 5 AS state, value ->> 6 AS ended, value ->> 7 AS run_at,
@@ -424,7 +427,8 @@ FROM (
         value ->> 18 AS raises_fence, value ->> 19 AS open_step, value ->> 20 AS undo_requested,
         value ->> 21 AS wake_at, value ->> 22 AS awaits, value ->> 23 AS question, value ->> 24 AS inbox,
         value ->> 25 AS seen_open_step, value ->> 26 AS seen_undoable, value ->> 27 AS progress, value ->> 28 AS note,
-        value ->> 29 AS releases, value ->> 30 AS stop_reason, value ->> 31 AS rollback_cause, value ->> 32 AS error_kind
+        value ->> 29 AS releases, value ->> 30 AS stop_reason, value ->> 31 AS rollback_cause, value ->> 32 AS error_kind,
+        value ->> 33 AS fingerprint, value ->> 34 AS release
     FROM json_each(:endings)
 ) AS ending
 WHERE job.id = ending.id
@@ -476,6 +480,26 @@ INSERT INTO holdfast_tally (queue, state, jobs)
 SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:tallies)
 WHERE true
 ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs;
+
+-- name: settle_errors
+INSERT INTO holdfast_error AS error (
+    slot, job_id, task, fingerprint, release, kind, origin, message, attempts, first_at, last_at
+)
+SELECT :slot, value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, 1, :wall, :wall
+FROM json_each(:errors)
+WHERE true
+ON CONFLICT (slot, task, fingerprint, release) DO UPDATE SET
+    attempts = error.attempts + 1,
+    first_at = min(error.first_at, excluded.first_at),
+    job_id = CASE
+    WHEN excluded.last_at > error.last_at THEN excluded.job_id
+    WHEN excluded.last_at < error.last_at THEN error.job_id
+    ELSE max(error.job_id, excluded.job_id)
+    END,
+    last_at = max(error.last_at, excluded.last_at);
+
+-- name: settle_errors_old
+DELETE FROM holdfast_error WHERE slot < :oldest;
 
 -- name: settle_journal
 -- The second look of a zombie finds its stale_report already there.
@@ -680,18 +704,19 @@ LIMIT 1;
 -- Every worker not yet gone, with the inode of its lock file; and the gone ones that still hold leases.
 SELECT json_group_array(json_array(
     id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, beats,
-    running, rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping, NULL, NULL, lock_inode
+    running, rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping, release, NULL, NULL, lock_inode
 ))
 FROM holdfast_workforce
 WHERE gone_at IS NULL OR running > 0;
 
 -- name: enroll
 INSERT INTO holdfast_worker (
-    id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, schema, started_at, beat_at, lock_inode
+    id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, schema, started_at, beat_at, lock_inode,
+    release
 )
 VALUES (
     :id, :name, :host, :pid, :boot_id, :supervisor, :queues, :slots, :beat_s, :version, :schema, :wall, :wall,
-    :lock_inode
+    :lock_inode, :release
 );
 
 -- name: enroll_tasks
@@ -1035,6 +1060,21 @@ SELECT json_group_array(json_array(queue, state, jobs)) FROM (
     SELECT queue, state, jobs FROM holdfast_tally WHERE jobs <> 0
 );
 
+-- name: errors
+SELECT json_group_array(json_array(
+    task, fingerprint, kind, origin, message, attempts, first_at, last_at, json(releases), substr(last_job, 21)
+)) FROM (
+    SELECT task, fingerprint, max(kind) AS kind, max(origin) AS origin, max(message) AS message,
+        sum(attempts) AS attempts, min(first_at) AS first_at, max(last_at) AS last_at,
+        json_group_array(DISTINCT release) FILTER (WHERE release <> '') AS releases,
+        max(printf('%020.6f', last_at) || job_id) AS last_job
+    FROM holdfast_error
+    WHERE slot >= :slot AND (:task IS NULL OR task = :task)
+    GROUP BY task, fingerprint
+    ORDER BY attempts DESC, last_at DESC, task, fingerprint
+    LIMIT :limit
+);
+
 -- name: journal
 SELECT json_group_array({event}) FROM (
     SELECT * FROM holdfast_journal
@@ -1080,7 +1120,7 @@ WHERE place <= :limit;
 -- name: workers
 SELECT json_group_array(json_array(
     id, name, host, pid, boot_id, supervisor, queues, slots, beat_s, version, started_at, beat_at, beats,
-    running, rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping,
+    running, rss_mb, gone_at, gone_cause, exit_kind, exit_code, exit_excused, stopping, release,
     (SELECT tasks FROM holdfast_published WHERE worker = workforce.id AND workforce.gone_at IS NULL),
     (
         SELECT {order} FROM holdfast_order AS given
@@ -1303,7 +1343,7 @@ SELECT json_group_array(json_object(
 SELECT json_group_array(json_object(
     'id', id, 'name', name, 'host', host, 'boot_id', boot_id, 'supervisor', supervisor, 'queues', queues,
     'beat_s', beat_s, 'version', version, 'started_at', started_at, 'beat_at', beat_at, 'rss_mb', rss_mb,
-    'gone_at', gone_at, 'gone_cause', gone_cause
+    'gone_at', gone_at, 'gone_cause', gone_cause, 'release', release
 )) FROM holdfast_worker;
 
 -- name: condition_tables

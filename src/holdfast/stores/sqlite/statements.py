@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.core import limits
 from holdfast.core.acts import Move
+from holdfast.core.error_fingerprint import KEPT_S, slot_of
 from holdfast.core.limits import Queue
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.records import Duty, NewJob, Seen
@@ -171,14 +172,21 @@ def _write_down(db: sqlite3.Connection, accepted: Sequence[Settlement], wall: fl
     """Count the endings, write their lines and store their callbacks, in the order of the batch."""
     tallies: Counter[tuple[str, State]] = Counter()
     events: list[list[Any]] = []
+    errors: list[list[Any]] = []
     for settlement in accepted:
         verdict, lease = settlement.verdict, settlement.lease
         if verdict.state in ENDED:
             tallies[settlement.queue, verdict.state] += 1
         if verdict.events:
             events += row_json.journal_lines(lease.job_id, lease.fence, settlement.worker, verdict.events)
+        if (line := row_json.error_line(settlement)) is not None:
+            errors.append(line)
     write_tallies(db, tallies)
     write_events(db, events, wall)
+    if errors:
+        slots = {"slot": slot_of(wall), "oldest": slot_of(wall - KEPT_S)}
+        db.execute(Q["settle_errors"], {**slots, "errors": row_json.encode(errors).decode(), "wall": wall})
+        db.execute(Q["settle_errors_old"], slots)
     add_callbacks(db, [each.verdict for each in accepted], wall)
 
 

@@ -16,6 +16,7 @@ from holdfast.clock import Clock, SystemClock, pause
 from holdfast.core import orders
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
+from holdfast.core.error_fingerprint import ErrorGroup, slot_of
 from holdfast.core.limits import GHOSTS_MAX, REPEATS_MAX, Places, Queue, Setting, with_pause, with_setting
 from holdfast.core.machine import State
 from holdfast.core.policy import BEATS_PER_LEASE
@@ -273,7 +274,7 @@ class SqliteStore:
     def enroll(self, worker: Worker) -> None:
         values = {
             **{name: getattr(worker, name) for name in ("id", "name", "host", "pid", "boot_id", "supervisor")},
-            **{name: getattr(worker, name) for name in ("slots", "beat_s", "version")},
+            **{name: getattr(worker, name) for name in ("slots", "beat_s", "version", "release")},
             "queues": row_json.encode(worker.queues).decode(),
             "schema": len(_MIGRATIONS),
             "wall": self._clock.wall(),
@@ -400,6 +401,9 @@ class SqliteStore:
         for queue, state, jobs in row_json.rows_from(self._one("counts")):
             result.setdefault(queue, {})[State(state)] = jobs
         return result
+
+    def errors(self, since: float, task: str | None = None, limit: int = 1000) -> list[ErrorGroup]:
+        return row_json.error_groups_from(self._one("errors", {"slot": slot_of(since), "task": task, "limit": limit}))
 
     def journal(
         self,
