@@ -368,8 +368,8 @@ def is_composed(node: ast.expr) -> bool:
 
 MODULE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
-# "worker/runner.py" or "worker/runner.py: run" -> (the most lines it may have, why). Each of these is one interface with
-# a few lines for each verb: cut in two by inheritance, they were harder to read.
+# "worker/runner.py" or "worker/runner.py: run" -> (the most lines it may have, why). Each of these is one interface
+# with a few lines for each verb: cut in two by inheritance, they were harder to read.
 LONG: dict[str, tuple[int, str]] = {
     "app.py": (1100, "what users call"),
     "stores/memory/store.py": (1000, "the verbs of a store"),
