@@ -30,6 +30,7 @@ from holdfast.errors import HoldfastError, PolicyError, StoreError, StoreLocked,
 from holdfast.failpoints import point
 from holdfast.hooks import Hooks
 from holdfast.ids import chance
+from holdfast.log_fields import about
 from holdfast.stores.protocol import Reply, Store
 
 log = logging.getLogger("holdfast.reaper")
@@ -431,11 +432,13 @@ class Reaper:
     def _tell(self, zombie: Zombie) -> None:
         job, state = zombie.job, zombie.verdict.state
         if zombie.detector is None:
-            log.warning("job %s (%s) had to stop with its worker, now %s", job.id, job.task, state)
+            stopped = (job.id, job.task, state)
+            log.warning("job %s (%s) had to stop with its worker, now %s", *stopped, extra=about(job))
         else:
             worker = zombie.worker.name if zombie.worker else job.worker
             found = (job.id, job.task, worker, zombie.detector, state)
-            log.warning("zombie: job %s (%s) of %s found by %s, now %s", *found)
+            fields = about(job, victim=worker, detector=zombie.detector)
+            log.warning("zombie: job %s (%s) of %s found by %s, now %s", *found, extra=fields)
         self._hooks.tell(job, zombie.verdict)
 
 

@@ -38,7 +38,7 @@ class ServerProcess:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.log.append(line)
-            if found := re.search(r"listening on (\S+)/$", line.rstrip()):
+            if found := re.search(r"listening on (\S+)/(?:$|\")", line.rstrip()):
                 self.url = found[1]
                 self.started.set()
         self.started.set()

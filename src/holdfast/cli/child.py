@@ -46,7 +46,7 @@ def main() -> None:
     settings = _first_order(orders)
     os.set_blocking(orders, False)
     options = msgspec.convert(settings["options"], WorkerOptions)
-    log_to_stderr(options.log_level.upper())
+    log_to_stderr(options.log_level.upper(), options.log_format, settings["name"])
     app = _load(settings["app"], settings["db"], options.imports)
     ended, signals = os.pipe(), catch_signals()
     see_children_end()

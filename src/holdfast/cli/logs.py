@@ -10,19 +10,36 @@ import logging
 import os
 import select
 import sys
+from typing import Literal
+
+LogForm = Literal["text", "json"]
 
 LOG_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 WAIT_S = 1.0
 PIECE = select.PIPE_BUF  # bytes that a pipe takes at once if it takes anything
 
 
-def log_to_stderr(level: str | int) -> None:
-    """Send the log of this program to stderr, unless the program has chosen another place for it."""
-    logging.basicConfig(level=level, format=LOG_FORMAT, handlers=[PatientHandler()])
+def log_to_stderr(level: str | int, form: LogForm = "text", worker: str | None = None) -> None:
+    """Send the log of this program to stderr, unless the program has chosen another place for it.
+
+    worker: the name that lines of JSON carry.
+    """
+    handler = PatientHandler()
+    handler.setFormatter(_json(worker) if form == "json" else logging.Formatter(LOG_FORMAT))
+    handler.all_records = form == "json"
+    logging.basicConfig(level=level, handlers=[handler])
+
+
+def _json(worker: str | None) -> logging.Formatter:
+    from holdfast.cli.json_logs import JsonFormatter
+
+    return JsonFormatter(worker)
 
 
 class PatientHandler(logging.Handler):
-    """Writes to stderr, and never waits for long."""
+    """Writes to stderr, and never waits for long. all_records: a program reads it, so each line is a record."""
+
+    all_records = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,8 +60,7 @@ class PatientHandler(logging.Handler):
             if not _is_ready(descriptor, 0.0):
                 self._dropped += 1
                 return
-            missing = f"{self._dropped} log lines are missing here: the reader of the log was too slow\n"
-            line = ("\n" * self._is_torn + missing).encode() + line
+            line = ("\n" * self._is_torn + self._missing()).encode() + line
             self._dropped = 0
         for start in range(0, len(line), PIECE):
             if not _is_ready(descriptor, WAIT_S):
@@ -52,6 +68,13 @@ class PatientHandler(logging.Handler):
                 self._is_torn = start > 0
                 return
             os.write(descriptor, line[start : start + PIECE])
+
+    def _missing(self) -> str:
+        text = f"{self._dropped} log lines are missing here: the reader of the log was too slow"
+        if self.all_records:
+            record = {"levelno": logging.WARNING, "levelname": "WARNING", "name": "holdfast.log", "msg": text}
+            text = self.format(logging.makeLogRecord(record))
+        return f"{text}\n"
 
 
 def _is_ready(descriptor: int, wait_s: float) -> bool:

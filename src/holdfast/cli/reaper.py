@@ -13,8 +13,8 @@ from holdfast.alerts import Alert
 from holdfast.cli.alerts import alert_options, hooks_and_alerts
 from holdfast.cli.base import Command, say, settings
 from holdfast.cli.loading import import_options, opened_store
-from holdfast.cli.logs import log_to_stderr
-from holdfast.cli.types import Duration, app_argument, grace_option
+from holdfast.cli.logs import LogForm, log_to_stderr
+from holdfast.cli.types import Duration, app_argument, grace_option, log_format_option
 from holdfast.clock import SystemClock
 
 PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
@@ -44,6 +44,7 @@ PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
 )
 @click.option("--keep-dead", type=Duration(), metavar="TIME", help="Delete dead jobs this long after they end.")
 @import_options
+@log_format_option
 @alert_options
 def reaper(
     app: str | None,
@@ -52,6 +53,7 @@ def reaper(
     name: str | None,
     keep: float | None,
     keep_dead: float | None,
+    log_format: LogForm,
     alerts: tuple[Alert, ...],
 ) -> None:
     """Recover jobs whose worker died, until it is stopped.
@@ -75,15 +77,18 @@ def reaper(
     settings().serves = True
     hooks, alerts = hooks_and_alerts(app, alerts)
     retention = Retention.declare({"done": keep, "cancelled": keep, "rolled_back": keep, "dead": keep_dead})
-    log_to_stderr(logging.INFO)
+    who = name or f"{socket.gethostname()}:{os.getpid()}"
+    log_to_stderr(logging.INFO, log_format, who)
     with opened_store() as store:
         stop, clock = _stopped_by_signals(), SystemClock()
-        who = name or f"{socket.gethostname()}:{os.getpid()}"
         hooks = hooks or Hooks()
         pruner = Pruner(store, clock, retention, hooks=hooks, name=who, interval_s=PRUNE_EVERY * interval)
         with Watcher(store, clock, who, REAPER), Notifier(store, clock, alerts, name=who), pruner:
             settled = serve(store, clock, stop, hooks=hooks, name=who, grace_s=grace_s, interval_s=interval)
-    say(f"settled {settled} lost attempts")
+    if log_format == "json":
+        logging.getLogger("holdfast.reaper").info("settled %d lost attempts", settled)
+    else:
+        say(f"settled {settled} lost attempts")
 
 
 def _stopped_by_signals() -> threading.Event:

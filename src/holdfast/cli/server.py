@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -10,8 +11,8 @@ import click
 from holdfast.app import App
 from holdfast.cli.base import Command, say, settings
 from holdfast.cli.loading import import_options, own_app
-from holdfast.cli.logs import log_to_stderr
-from holdfast.cli.types import Text, WordList, app_argument, grace_option
+from holdfast.cli.logs import LogForm, log_to_stderr
+from holdfast.cli.types import Text, WordList, app_argument, grace_option, log_format_option
 from holdfast.errors import StoreUnsupported, UsageError
 
 DEFAULT_PORT = 8787
@@ -66,6 +67,7 @@ _INSTALL = "pip install 'holdfast[server]'"
     show_default=True,
     help="How much to log, on stderr.",
 )
+@log_format_option
 def server(
     app: str | None,
     host: str,
@@ -74,6 +76,7 @@ def server(
     no_reaper: bool,
     require_token: bool,
     log_level: str,
+    log_format: LogForm,
     **given: Any,
 ) -> None:
     """Serve the HTTP API and health checks.
@@ -92,7 +95,7 @@ def server(
     except ModuleNotFoundError as error:
         raise StoreUnsupported(f"{error}; install the server: {_INSTALL}") from None
 
-    log_to_stderr(log_level.upper())
+    log_to_stderr(log_level.upper(), log_format)
     found = own_app(app) or App(settings().db)
     is_local = is_loopback(host)
     options = ServerOptions(
@@ -114,5 +117,12 @@ def server(
         run(
             Server(found, options=options, services=True, has_app=app is not None),
             listen(host, port),
-            lambda url: say(f"listening on {url}"),
+            _announcer(log_format),
         )
+
+
+def _announcer(log_format: LogForm) -> Callable[[str], None]:
+    """Return what says that requests are answered: in the log, if a program reads that."""
+    if log_format == "json":
+        return lambda url: logging.getLogger("holdfast.server").info("listening on %s", url)
+    return lambda url: say(f"listening on {url}")

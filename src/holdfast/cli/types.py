@@ -149,6 +149,13 @@ def shared_option(flag: str, *names: str, **more: Any) -> Callable[[F], F]:
     return click.option(flag, *names, envvar=f"HOLDFAST_{flag[2:].replace('-', '_').upper()}", **more)
 
 
+log_format_option = click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"], case_sensitive=False),
+    default="text",
+    show_default=True,
+    help="How to write the log: json is one object on a line.",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 

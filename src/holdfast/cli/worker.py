@@ -15,7 +15,7 @@ from holdfast.cli.alerts import alert_options
 from holdfast.cli.base import Command, settings
 from holdfast.cli.loading import import_options, named_app, wanted_modules
 from holdfast.cli.logs import log_to_stderr
-from holdfast.cli.types import Duration, F, Text, WordList, grace_option, shared_option
+from holdfast.cli.types import Duration, F, Text, WordList, grace_option, log_format_option, shared_option
 from holdfast.clock import pause
 from holdfast.core.text import listed
 from holdfast.errors import StoreError, is_final
@@ -71,6 +71,7 @@ def _number(flag: str, default: int, words: str, unit: str = "N") -> Callable[[F
     show_default=True,
     help="How much to log, on stderr.",
 )
+@log_format_option
 @alert_options
 @click.pass_context
 def worker(
@@ -102,7 +103,7 @@ def worker(
     found.alerts = (*found.alerts, *alerts)
     options = WorkerOptions(**given, reaper=not no_reaper, imports=wanted_modules(), log_level=log_level.lower())
     who = options.name or socket.gethostname()
-    log_to_stderr(options.log_level.upper())
+    log_to_stderr(options.log_level.upper(), options.log_format, who)
     _warn_of_strange_queues(found, app, options.queues)
     with found:
         _open(found)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.durations import iso
 from holdfast.core.text import one_line
+from holdfast.log_fields import FIELDS, fields_of
 from holdfast.worker.isolated import protocol
 
 if TYPE_CHECKING:
@@ -191,6 +192,7 @@ def pass_on(word: protocol.Logged, attempt: Attempt | None) -> None:
             return
         if attempt is not None and word.attempt == attempt.key:
             attempt.activity.hear(record)
+            vars(record).setdefault(FIELDS, fields_of(attempt.job))
         logger.handle(record)
     except Exception as error:  # code of the user's made the record, and may have given it any name and level
         log.warning("a record that an isolated job logged cannot be shown: %s", type(error).__name__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from typing import Literal
 
 from holdfast.core.text import check_storable
 from holdfast.errors import UsageError
@@ -28,6 +29,7 @@ class WorkerOptions:
     reaper: bool = True
     grace_s: float = 0.0  # the reaper's patience beyond the end of a lease
     log_level: str = "info"
+    log_format: Literal["text", "json"] = "text"
     isolate: bool = False  # every task, not only those that ask for it
     imports: tuple[str, ...] = ()  # modules besides the app's own that declare tasks of it
     recycle_jobs: int = 1000  # an isolated process is replaced after this many jobs,

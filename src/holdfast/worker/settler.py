@@ -26,6 +26,7 @@ from holdfast.errors import HoldfastError, StoreLocked, StoreTimeout, StoreUnava
 from holdfast.hooks import Hooks
 from holdfast.ids import chance, new_id
 from holdfast.locked_rows import LockedRows
+from holdfast.log_fields import about
 from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Reply, Store
 from holdfast.tracebacks import ERROR_MAX, describe, logged
@@ -229,7 +230,11 @@ class Settler:
 
     def _put_aside(self, ending: AttemptEnd, error: StoreTimeout) -> None:
         job_id = ending[0].job.id
-        log.warning("job %s: its result is not saved yet, and is tried again apart from the others: %s", job_id, error)
+        log.warning(
+            "job %s: its result is not saved yet, and is tried again apart from the others: %s",
+            *(job_id, error),
+            extra=about(ending[0].job),
+        )
         self._locked.put(job_id, ending, slow=True)
 
     def _settle(self, batch: list[AttemptEnd]) -> list[AttemptEnd]:
@@ -258,7 +263,11 @@ class Settler:
                 continue
             settled.append(attempt)
             if answer is Reply.REFUSED:
-                log.warning("job %s: attempt %d reported too late and was refused", attempt.job.id, attempt.job.attempt)
+                log.warning(
+                    "job %s: attempt %d reported too late and was refused",
+                    *(attempt.job.id, attempt.job.attempt),
+                    extra=about(attempt.job),
+                )
                 continue
             self.last = attempt.lease
             ended.append((attempt, outcome_word(outcome), settlement.verdict.state))
@@ -305,13 +314,19 @@ class Settler:
             again = "to be rolled back" if verdict.move is Transition.UNDO else "to be run again"
             state = again if verdict.state is State.READY else verdict.state.value
             said = logged(verdict.reason or verdict.error, outcome.frames if isinstance(outcome, Failed) else ())
-            log.warning("job %s (%s): attempt %d ended, now %s: %s", job.id, job.task, job.attempt, state, said)
+            log.warning(
+                "job %s (%s): attempt %d ended, now %s: %s",
+                *(job.id, job.task, job.attempt, state, said),
+                extra=about(job),
+            )
         self._hooks.tell(job, verdict)
 
     def _give_up_on(self, ending: AttemptEnd, error: Exception) -> None:
         """End the attempt as failed, with the reason: no store will ever take its outcome."""
         attempt, outcome = ending
-        log.error("the outcome of job %s cannot be stored: %s", attempt.job.id, escaped(str(error)))
+        log.error(
+            "the outcome of job %s cannot be stored: %s", attempt.job.id, escaped(str(error)), extra=about(attempt.job)
+        )
         if isinstance(outcome, Failed) and outcome.unwritten:
             self._forget([attempt])  # not even that: its lease runs out
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
+from holdfast.log_fields import about
 from holdfast.worker.attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")
@@ -27,7 +28,8 @@ class StuckHandlers:
 
     def add(self, attempt: Attempt) -> bool:
         """Note one more; return whether its slot is free."""
-        log.error("job %s (%s): %s; %s", attempt.job.id, attempt.job.task, attempt.handler.interrupt, ABANDONED)
+        told = (attempt.job.id, attempt.job.task, attempt.handler.interrupt, ABANDONED)
+        log.error("job %s (%s): %s; %s", *told, extra=about(attempt.job))
         with self._lock:
             self._number += 1
             too_many = self._number >= self._limit or attempt.handler.is_deaf
@@ -44,6 +46,7 @@ class StuckHandlers:
         log.warning(
             "job %s: the handler that ignored its stop request has now returned; its result is discarded",
             attempt.job.id,
+            extra=about(attempt.job),
         )
         with self._lock:
             self._number -= 1

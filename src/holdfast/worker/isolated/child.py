@@ -26,6 +26,7 @@ from holdfast.core.verdict import Failed, Outcome
 from holdfast.errors import Cancelled, HoldfastError, NoProgress, StoreUnsupported, TimeLimit, UsageError
 from holdfast.forks import ForkGuard
 from holdfast.interrupts import shielded
+from holdfast.log_fields import trace_fields
 from holdfast.stores.protocol import Store
 from holdfast.tasks import Task
 from holdfast.tracebacks import ERROR_MAX, describe
@@ -353,7 +354,7 @@ class Forward(logging.Handler):
 
     def _send(self, record: logging.LogRecord, text: str, trace: str | None) -> None:
         fields = {name: value for name, value in record.__dict__.items() if isinstance(value, _PLAIN)}
-        fields |= {"msg": text, "exc_text": trace}
+        fields |= {"msg": text, "exc_text": trace, **trace_fields()}
         attempt = current_attempt.get()
         self._line.send(protocol.Logged(fields, None if attempt is None else attempt.key))
 
