@@ -27,6 +27,10 @@ _MACHINERY = (threading.__file__, f"{Path(asyncio.__file__).parent}/")  # what c
 _INSTALLED = ("/site-packages/", "/dist-packages/")
 _STANDARD = ("<frozen ", *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib")))
 
+_NAME: Any = type.__dict__["__name__"]
+_CAUSE: Any = BaseException.__dict__["__cause__"]
+_CONTEXT: Any = BaseException.__dict__["__context__"]
+
 _callers: set[tuple[str, str]] = set()
 
 
@@ -46,9 +50,22 @@ def trace_of(error: BaseException) -> str:
     return "".join(trace.format())
 
 
+def kind_of(error: BaseException) -> str:
+    """Name the class of an error, without running code of its author's."""
+    name: str = _NAME.__get__(type(error))
+    return name
+
+
+def came_from(error: BaseException) -> BaseException | None:
+    """Return the cause or the context of an error, without running code of its author's."""
+    cause: BaseException | None = _CAUSE.__get__(error)
+    context: BaseException | None = _CONTEXT.__get__(error)
+    return context if cause is None else cause
+
+
 def describe(error: BaseException) -> str:
     """Say what was raised, whatever its text does; only an interrupt passes."""
-    kind = type(error).__name__
+    kind = kind_of(error)
     try:
         text = str(error)
     except Interrupted:

@@ -171,6 +171,40 @@ class Mute(BaseException):
     """Not even an Exception."""
 
 
+class Shy(Exception):
+    """As classes do that pass every attribute on to an object that is not there."""
+
+    def __getattribute__(self, name: str) -> NoReturn:
+        raise RuntimeError(f"{name} is private")
+
+
+class Faceless(Exception):
+    @property
+    def __class__(self) -> NoReturn:  # type: ignore[override]
+        raise RuntimeError("no class")
+
+
+class Empty(Exception):
+    def __bool__(self) -> NoReturn:
+        raise RuntimeError("neither true nor false")
+
+
+class Nameless(type):
+    @property
+    def __name__(cls) -> NoReturn:  # type: ignore[override]
+        raise RuntimeError("no name")
+
+
+class OfNoName(Exception, metaclass=Nameless):
+    """Not even its class can be named."""
+
+
+def after(cause: BaseException) -> Exception:
+    error = ValueError("it came from another one")
+    error.__cause__ = cause
+    return error
+
+
 def raises(error: BaseException) -> Any:
     def task() -> None:
         raise error
@@ -192,6 +226,11 @@ ENDS_BADLY = {
     "ctrl-c": (KeyboardInterrupt(), "KeyboardInterrupt"),
     "generator exit": (GeneratorExit(), "GeneratorExit"),
     "a text that raises": (Unspeakable(), "Unspeakable: (its text could not be read)"),
+    "no attribute can be read": (Shy("x"), None),
+    "its class cannot be read": (Faceless("x"), None),
+    "its class has no name": (OfNoName("x"), None),
+    "caused by one that cannot be read": (after(Shy("x")), None),
+    "caused by one that is neither true nor false": (after(Empty("x")), "ValueError: it came from another one"),
     "a text with a NUL": (ValueError("a\0b"), "ValueError: a␀b"),
     "a lone surrogate": (ValueError("a\ud800b"), None),
     "a very long text": (ValueError("x" * 100_000), None),

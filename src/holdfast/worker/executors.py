@@ -38,7 +38,7 @@ from holdfast.core.verdict import (
 )
 from holdfast.failpoints import point
 from holdfast.forks import end_if_forked
-from holdfast.tracebacks import FRAME_MAX, FRAMES_MAX, describe, origin_of, trace_of, user_frames
+from holdfast.tracebacks import FRAME_MAX, FRAMES_MAX, came_from, describe, kind_of, origin_of, trace_of, user_frames
 from holdfast.vital_threads import Died, VitalThread
 from holdfast.worker.activity import TaskTransaction
 from holdfast.worker.attempt import Attempt
@@ -384,7 +384,7 @@ def _raised(attempt: Attempt, error: BaseException) -> Raised:
         return Raised(error)
     text = describe(error)  # first: to write a traceback swallows an interrupt
     final, delay_s = _again(attempt, error)
-    kind, frames = clean(type(error).__name__, FRAME_MAX), user_frames(error, FRAMES_MAX)
+    kind, frames = clean(kind_of(error), FRAME_MAX), user_frames(error, FRAMES_MAX)
     said = Failed(text, {"traceback": _trace(error)}, final=final, delay_s=delay_s, error_kind=kind)
     return Raised(error, msgspec.structs.replace(said, origin=origin_of(error), frames=frames))
 
@@ -404,7 +404,16 @@ def _again(attempt: Attempt, error: BaseException) -> tuple[bool, float | None]:
 
 
 def conclude(attempt: Attempt, raised: Raised) -> Outcome:
-    """Turn what left the handler into an outcome; never raises."""
+    """Turn what left the handler into an outcome; never raises, though an author's class of errors may raise whenever
+    it is looked at."""
+    try:
+        return _concluded(attempt, raised)
+    except BaseException:
+        kind = kind_of(raised.error)
+        return Failed(f"{kind}: (it could not be read)", error_kind=clean(kind, FRAME_MAX))
+
+
+def _concluded(attempt: Attempt, raised: Raised) -> Outcome:
     error = raised.error
     opened, asked = attempt.transaction, attempt.handler.interrupt
     if opened is not None:
@@ -417,7 +426,7 @@ def conclude(attempt: Attempt, raised: Raised) -> Outcome:
         return Snoozed(error.delay_s)
     if isinstance(error, asyncio.CancelledError):
         return Failed("the task was cancelled from inside (asyncio.CancelledError)")
-    said = raised.said or Failed(describe(error), error_kind=type(error).__name__)
+    said = raised.said or Failed(describe(error), error_kind=clean(kind_of(error), FRAME_MAX))
     if opened is not None and opened.outage is not None and any(each is opened.outage for each in _behind(error)):
         return outage(opened, said)
     if any(isinstance(each, errors.StoreLocked) and each.neighbour for each in _behind(error)):
@@ -454,7 +463,7 @@ def _behind(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None and id(error) not in seen:
         seen.add(id(error))
         yield error
-        error = error.__cause__ or error.__context__
+        error = came_from(error)
 
 
 def interrupted(why: errors.Interrupted, given_up: str = "") -> Outcome:
