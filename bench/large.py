@@ -18,6 +18,7 @@ from pathlib import Path
 from bench import home
 from stores import CLOCK, PostgresBed
 
+from holdfast import insight
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job, Worker
 from holdfast.core.settlement import settlement
@@ -99,6 +100,10 @@ class Side:
             "find: a queue, ready": lambda: store.find(Filter(queue="default", states=(State.READY,))),
             "find: a queue of few": lambda: store.find(Filter(queue="rare")),
             "counts": store.counts,
+            "queue_views": lambda: insight.queue_views(store),
+            "rates": lambda: store.figures.flow(CLOCK.wall() - 300),
+            "zombies of a day": lambda: insight.look_back(store, 86_400),
+            "counters": store.figures.counters,
             "get": lambda: store.get("queued000000000001"),
         }
 

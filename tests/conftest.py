@@ -31,7 +31,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 SPEAKING = ("tests/simulation/", "tests/crash/test_recovery.py", "tests/crash/test_storm.py")
 
 TABLES = ("job", "journal", "step", "signal", "worker", "published", "beat_aside", "duty", "tally", "schedule")
-TABLES += ("queue", "paused_group", "turn", "task", "token", "worker_order", "worker_recent", "error")
+TABLES += ("queue", "paused_group", "turn", "task", "token", "worker_order", "worker_recent", "error", "crash")
 # TRUNCATE makes forty files; to delete the few rows of a test is ten times as fast. The lock waits for writers.
 EMPTY = f"""
 DO $$

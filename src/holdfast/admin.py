@@ -107,6 +107,9 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     rolled_back: int
     oldest_due_s: float | None
     oldest_served_s: float | None
+    in_per_s: float  # jobs that were added in the last five minutes, per second
+    out_per_s: float  # jobs that ended
+    drain_s: float | None  # how long the ready jobs last at that speed; None: they do not get fewer
     limit: int | None
     group_limit: int | None
     rate: str | None

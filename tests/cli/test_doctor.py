@@ -158,7 +158,7 @@ def test_a_store_that_breaks_in_the_middle_still_shows_what_was_found(
     def fail(self: SqliteStore) -> list[str]:
         self._db.refuse("worker w uses it from another host")
 
-    monkeypatch.setattr(SqliteStore, "paused", fail)
+    monkeypatch.setattr(SqliteStore, "queues", fail)
     view = run.json("doctor", code=3)
     assert view["findings"][0]["title"] == "The store cannot be read"
     assert "The schema is current" in [finding["title"] for finding in view["findings"]]

@@ -27,18 +27,18 @@ from tests.factory import EXPIRED, add, claim, delete, enrol, job_in, make_job, 
 JOB = {
     *("id", "task", "queue", "group", "state", "attempt", "fence", "failures", "crashes"),
     *("created_at", "run_at", "ended_at", "worker", "lease_until"),
-    *("error", "stop_reason", "rollback_cause", "result", "progress"),
+    *("error", "fingerprint", "release", "stop_reason", "rollback_cause", "result", "progress"),
 }
 EVENT = {"at", "kind", "fence", "worker", "actor", "detail"}
 SCAN = {"zombies_found", "zombies_recovered", "zombies_locked", "held", "dead", "rolled_back", "zombies"}
 ZOMBIE = {"id", "task", "queue", "worker", "lease_until", "last_beat", "detector", "crashes", "decision", "answer"}
 WORKER = {
     *("id", "name", "state", "host", "pid", "queues", "tasks", "slots", "running", "rss_mb", "version"),
-    *("started_at", "last_beat", "gone_at", "gone_cause", "exit_kind", "exit_code"),
+    *("started_at", "last_beat", "gone_at", "gone_cause", "exit_kind", "exit_code", "order", "release"),
 }
 QUEUE = {
     *("queue", "paused", "served", "unserved", "missing", "unroused", "oldest_due_s", "oldest_served_s"),
-    *("limit", "group_limit", "rate", "burst", "paused_until", "paused_groups"),
+    *("limit", "group_limit", "rate", "burst", "paused_until", "paused_groups", "in_per_s", "out_per_s", "drain_s"),
     *map(str, State),
 }
 

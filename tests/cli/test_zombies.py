@@ -6,12 +6,14 @@ import re
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import insight
 from holdfast.cli import zombies
 from holdfast.clock import SystemClock
 from holdfast.core.crash_fingerprint import call_of
 from holdfast.core.durations import iso
+from holdfast.core.figures import LostLine
 from holdfast.core.machine import State
 from holdfast.core.records import Job
 from holdfast.core.verdict import Failed, Lost, Succeeded
@@ -24,7 +26,7 @@ from tests.factory import EXPIRED, again, claim, enrol, job_in, row, settle, sta
 
 ALONE = Lost("exit", "its process was killed by SIGSEGV", suspects=1)
 VIEW = {
-    *("since", "until", "zombies", "jobs", "tasks", "detectors", "decisions", "now"),
+    *("since", "until", "zombies", "looked_at", "jobs", "tasks", "detectors", "decisions", "now"),
     *("storms", "repeat_offenders", "groups", "false_positives"),
 }
 
@@ -85,6 +87,7 @@ def test_how_they_were_found_and_how_fast(run: Run, store: Store, clock: FakeClo
     assert by["exit"] == {
         "detector": "exit",
         "zombies": 3,
+        "looked_at": 3,
         "silent_s": {"median": 2.0, "worst": 9.0},
         "overdue_s": None,
     }
@@ -291,20 +294,25 @@ def test_a_refused_report_of_one_that_was_no_zombie_does_not_count(run: Run, sto
 
 def test_deleted_jobs_stay_in_the_numbers_while_their_journal_does(store: Store, monkeypatch: Any) -> None:
     job = job_in(store, State.HELD)
-    monkeypatch.setattr(type(store), "find", lambda self, where: [])
+    lost = store.figures.lost(0.0)
+    gone = [LostLine(*(getattr(line, name) for name in LostLine.__struct_fields__[:7])) for line in lost.lines]
+    monkeypatch.setattr(type(store.figures), "lost", lambda *_: replace(lost, lines=gone))
     view = insight.zombies_view(insight.look_back(store, 3600))
     assert (view["now"], view["tasks"][0]["task"]) == ({"deleted": 1}, None)
     assert job.id
 
 
-def test_very_many_are_read_page_by_page(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.insight.zombies._EVENTS", 3)
-    monkeypatch.setattr("holdfast.insight.zombies._JOBS", 2)
-    jobs = [job_in(store, State.HELD).id for _ in range(10)]
+def test_very_many_are_counted_and_the_newest_are_looked_at(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [job_in(store, State.HELD, task=f"t{number % 2}").id for number in range(10)]
+    lost = store.figures.lost(0.0, 3)
+    monkeypatch.setattr(type(store.figures), "lost", lambda *_: lost)
     look = insight.look_back(store, 3600)
-    assert sorted(look.victims) == sorted(jobs)
-    assert {victim.state for victim in look.victims.values()} == {"held"}
-    assert len(look.found) == 10
+    assert sorted(look.victims) == sorted(jobs[-3:])
+    view = insight.zombies_view(look)
+    assert (view["zombies"], view["looked_at"], view["jobs"]) == (10, 3, 3)
+    assert [(row["task"], row["zombies"]) for row in view["tasks"]] == [("t0", 5), ("t1", 5)]
+    assert sum(row["zombies"] for row in view["detectors"]) == 10
+    assert sum(view["decisions"].values()) == 10
 
 
 def test_an_event_with_an_unusual_detail_is_counted_all_the_same(store: Store) -> None:

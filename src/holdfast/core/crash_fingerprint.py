@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Job
@@ -29,7 +29,18 @@ def call_of(job: Job) -> Fingerprint:
     return Fingerprint(job.task, sha256(job.payload.encode()).hexdigest()[:12])
 
 
-def is_guilty(job: Job) -> bool:
+class Crashed(Protocol):
+    """The part of a job that says whether it is to blame."""
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def crashes(self) -> int: ...
+    @property
+    def suspects(self) -> int: ...
+
+
+def is_guilty(job: Crashed) -> bool:
     """Say whether the job's crashes count against its call.
 
     They do if it is not run any more because of them, has died alone in a process of its own, or has died twice: one
@@ -41,7 +52,7 @@ def is_guilty(job: Job) -> bool:
     return job.crashes > 0 and alone and job.state is not State.DONE
 
 
-def has_fallen(job: Job) -> bool:
+def has_fallen(job: Crashed) -> bool:
     """Say whether the job has crashed and is dead or held: it is not run again unless a person wants it."""
     return job.crashes > 0 and job.state in (State.DEAD, State.HELD)
 

@@ -199,9 +199,14 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
     def shown_state(self, now: float) -> str:
         """Return the word that people see: a `ready` job with a later `run_at` is scheduled or retrying."""
-        if self.state is State.READY and self.run_at > now:
-            return "retrying" if self.failures or self.crashes else "scheduled"
-        return self.state.value
+        return shown_state(self.state, self.run_at, self.failures + self.crashes, now)
+
+
+def shown_state(state: State, run_at: float, tries: int, now: float) -> str:
+    """Return the word that people see for a job in this state that was tried this often."""
+    if state is State.READY and run_at > now:
+        return "retrying" if tries else "scheduled"
+    return state.value
 
 
 class DamagedJob(Job, frozen=True, kw_only=True, array_like=True):

@@ -64,7 +64,7 @@ def diagnose(store: Store, clock: Clock, app: App | None = None, name: str = "AP
     yield _continuity(store)
     yield (writes := _writes(store))
     yield from (each for each in of_the_medium(store) if not each.fix or each.fix != writes.fix)  # once is enough
-    queues = queue_views(store)
+    queues = queue_views(store, exact=True)
     yield from _of_workers(store, queues, quote(name))
     someone_works = any(queue["served"] for queue in queues)
     yield from _of_queues(queues, app, quote(name), someone_works=someone_works)

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from holdfast.core.autopsy import lines_of
 from holdfast.core.durations import iso
+from holdfast.core.figures import Backlog, Rates, rates
 from holdfast.core.limits import Queue, is_in_force
 from holdfast.core.machine import State, Transition
 from holdfast.core.records import DueWaits, Event, Filter, Job, Moment, Order, Worker, nobody_has
@@ -31,6 +32,7 @@ _PARTS = frozenset({"scheduled", "retrying"})  # of those that are ready
 _PAGE = 1000
 _SAMPLE = 200  # jobs to read for a suggestion
 EVENTS_MAX = 100_000  # of one job
+FLOW_S = 300.0  # how far back the rates of queues look
 _FEW_EVENTS = 50  # of one job: read with those of other jobs
 
 Names = Mapping[str, str]  # worker id -> worker name
@@ -313,33 +315,52 @@ def worker_names(store: Store) -> dict[str, str]:
 # ---------------------------------------------------------------------------------------------- queues
 
 
-def queue_views(store: Store) -> list[dict[str, Any]]:
-    """Show every queue that has jobs, is paused, or is served by a worker that claims jobs; by name."""
-    counts, paused, due_waits, now = store.counts(), set(store.paused()), store.due_waits(), store.now()
+def queue_views(store: Store, *, exact: bool = False, window_s: float = FLOW_S) -> list[dict[str, Any]]:
+    """Show every queue that has jobs, is paused, or is served by a worker that claims jobs; by name.
+
+    In a long backlog only the jobs that became due first are looked at. With `exact` all of them are, which takes long.
+    The rates are those of the last `window_s` seconds.
+    """
+    counts, due_waits, now = store.counts(), store.due_waits(), store.now()
     living = [worker for worker in store.workers() if worker.claims(now.wall)]
     served = {queue for worker in living for queue in worker.queues}
     set_for = {queue.name: queue for queue in store.queues()}
+    backlog, speed = store.figures.backlog(), rates(store.figures.flow(now.wall - window_s), now.wall)
+    shown = {name for name, each in set_for.items() if each.limits.any or each.is_paused(now.wall)}
     views = []
-    for queue in sorted({*counts, *paused, *served, *(name for name, each in set_for.items() if each.limits.any)}):
-        jobs = counts.get(queue, {})
-        waits = [each for each in due_waits if each.queue == queue]
-        due = _due(store, queue, now.wall, queue in paused, living) if jobs.get(State.READY) else _Due()
-        due = _with_waits(due, waits, queue in paused, living) if waits else due
+    for name in sorted({*counts, *served, *shown, *speed}):
+        jobs, queue = counts.get(name, {}), set_for.get(name) or Queue(name=name)
+        waits = [each for each in due_waits if each.queue == name]
+        paused = queue.is_paused(now.wall)
+        due = _due(store, name, backlog.get(name), paused, living, exact)
+        due = _with_waits(due, waits, paused, living) if waits else due
         views.append(
             {
-                "queue": queue,
-                "paused": queue in paused,
-                "served": queue in served,
+                "queue": name,
+                "paused": paused,
+                "served": name in served,
                 "unserved": due.unserved,
-                "missing": {task: jobs for task, jobs in due.unserved.items() if nobody_has(living, queue, task)},
+                "missing": {task: jobs for task, jobs in due.unserved.items() if nobody_has(living, name, task)},
                 "unroused": sum(each.jobs for each in waits),
                 **{state.value: jobs.get(state, 0) for state in State},
                 "oldest_due_s": _since(due.oldest, now.wall),
                 "oldest_served_s": _since(due.oldest_served, now.wall),
-                **limits_view(set_for.get(queue) or Queue(name=queue), now.wall),
+                **_flow_view(speed.get(name, Rates()), jobs.get(State.READY, 0), due.oldest is not None),
+                **limits_view(queue, now.wall),
             }
         )
     return views
+
+
+def _flow_view(speed: Rates, ready: int, is_due: bool) -> dict[str, Any]:
+    """Show how fast jobs come and go. `drain_s`: how long the ready jobs last at that speed; None: for ever, or there
+    are none."""
+    gain = speed.ended - speed.added
+    return {
+        "in_per_s": round(speed.added, 3),
+        "out_per_s": round(speed.ended, 3),
+        "drain_s": round(ready / gain, 1) if is_due and gain > 0 else None,
+    }
 
 
 def limits_view(queue: Queue, wall: float) -> dict[str, Any]:
@@ -370,27 +391,29 @@ class _Due(Struct, frozen=True):
     unserved: dict[str, int] = {}  # how many jobs of each, at most about a thousand
 
 
-def _due(store: Store, queue: str, now: float, paused: bool, living: Sequence[Worker]) -> _Due:
-    """Look at the due jobs of a queue; the oldest is None when nothing is due or it is not known.
+def _due(
+    store: Store, queue: str, backlog: Backlog | None, paused: bool, living: Sequence[Worker], exact: bool
+) -> _Due:
+    """Look at the due jobs of a queue: the oldest, and the tasks that no living worker would claim there."""
+    if backlog is None or paused:
+        return _Due(None if backlog is None else backlog.oldest)
+    known = {task for task in backlog.tasks if any(worker.may_run(queue, task) for worker in living)}
+    oldest_served = min((backlog.since[task] for task in known), default=None)
+    unserved = {task: jobs for task, jobs in sorted(backlog.tasks.items()) if task not in known}
+    if not backlog.is_whole and exact:
+        known |= {task for task in _tasks_due(store, queue) if any(worker.may_run(queue, task) for worker in living)}
+        unserved = dict(sorted(store.unserved([queue], sorted(known)).items()))
+        oldest_served = store.due([queue], sorted(known)) if known and oldest_served is None else oldest_served
+    return _Due(backlog.oldest, oldest_served, unserved)
 
-    `due` answers for given tasks and looks past paused queues, so the tasks are asked for first, and a paused
-    queue is read, unless it is very long.
-    """
-    if paused:
-        jobs = store.find(Filter(states=(State.READY,), queue=queue, limit=_PAGE))
-        due = [job.run_at for job in jobs if job.run_at <= now]
-        return _Due(min(due) if due and len(jobs) < _PAGE else None)
+
+def _tasks_due(store: Store, queue: str) -> set[str]:
     tasks: set[str] = set()
     while more := store.unserved([queue], sorted(tasks)):
         tasks |= set(more)
         if sum(more.values()) < _PAGE:
             break
-    known = sorted(task for task in tasks if any(worker.may_run(queue, task) for worker in living))
-    oldest = store.due([queue], sorted(tasks)) if tasks else None
-    if len(known) == len(tasks):
-        return _Due(oldest, oldest)
-    unserved = dict(sorted(store.unserved([queue], known).items()))
-    return _Due(oldest, store.due([queue], known) if known else None, unserved)
+    return tasks
 
 
 def _with_waits(due: _Due, waits: Sequence[DueWaits], paused: bool, living: Sequence[Worker]) -> _Due:

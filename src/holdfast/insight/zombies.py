@@ -7,17 +7,18 @@ sign of a false positive, and their share says whether leases are too short for 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.alerts.rules import FALSE_MAX, Line
-from holdfast.core.crash_fingerprint import Fingerprint, call_of, death_of, is_guilty
+from holdfast.core.crash_fingerprint import Fingerprint, call_of, is_guilty
 from holdfast.core.durations import iso
+from holdfast.core.figures import LostCount, LostLine
 from holdfast.core.machine import Transition
-from holdfast.core.records import Event
+from holdfast.core.records import shown_state
 from holdfast.insight.explain import reason
 from holdfast.insight.storms import storm_view, storms
 from holdfast.stores.protocol import Store, rows_of
@@ -26,7 +27,7 @@ REPEATS_LEAST = 2  # a job that was a zombie this often perhaps kills its worker
 GROUP_LEAST = 3  # this many jobs of the same call that crashed, each by a death of its own, are not a coincidence
 DECISIONS = (Transition.RETRY, Transition.HOLD, Transition.BURY, Transition.UNDO, Transition.CANCEL)
 _REPEAT_FIELDS = ("id", "task", "queue", "zombies", "state", "error")
-_EVENTS = 2000
+SUSPECTS_MAX = 1_000  # jobs whose errors and calls are read: the newest
 _JOBS = 200
 
 
@@ -67,13 +68,21 @@ class ZombieGroup:
 
 @dataclass(frozen=True, slots=True)
 class Lookback:
-    """Every zombie since an instant, the jobs that they were, and which of them reported after all."""
+    """The zombies since an instant: the newest with their jobs, whether these reported after all, and counts of all."""
 
     since: float
     until: float
-    found: list[FoundZombie]
+    found: list[FoundZombie]  # the newest `LINES_MAX`
     victims: Mapping[str, LostJob]
     late: set[tuple[str, int]]  # (job, fence)
+    total: int = 0  # of the whole time; more than were found where there are very many
+    total_false: int = 0
+    counts: Sequence[LostCount] = ()  # of the whole time
+
+    @property
+    def is_whole(self) -> bool:
+        """Say whether every zombie of that time was found."""
+        return self.total <= len(self.found)
 
     @property
     def false(self) -> list[FoundZombie]:
@@ -82,7 +91,7 @@ class Lookback:
 
     @property
     def false_rate(self) -> float:
-        return len(self.false) / len(self.found) if self.found else 0.0
+        return self.total_false / self.total if self.total else 0.0
 
     @property
     def storms(self) -> list[list[Line]]:
@@ -120,49 +129,49 @@ def look_back(store: Store, since_s: float) -> Lookback:
     """Collect the zombies of the last `since_s` seconds."""
     now = store.now()
     since = now.wall - since_s
-    events = list(_events(store, since))
-    zombies = [event for event in events if event.kind == "zombie"]
-    late = {(event.job_id, event.fence) for event in events if event.kind == "stale_report"}
-    victims = {event.job_id: LostJob(event.job_id) for event in zombies}
-    for job in rows_of(store, list(victims), _JOBS):
-        victims[job.id] = LostJob(
-            *(job.id, job.task, job.queue, job.shown_state(now.wall), job.zombies),
-            error=reason(job) if job.error else None,
-            lease_s=job.lease_s,
-            beat_s=job.beat_s,
-            call=call_of(job) if is_guilty(job) else None,
-        )
-    found = [_found(event, victims[event.job_id]) for event in zombies]
-    return Lookback(since, now.wall, found, victims, late)
+    lost = store.figures.lost(since)
+    victims = {line.job_id: _victim(line, now.wall) for line in lost.lines}
+    _look_at_suspects(store, lost.lines, victims)
+    found = [_found(line, victims[line.job_id]) for line in reversed(lost.lines)]  # the newest first
+    late = {(line.job_id, line.fence) for line in lost.lines if line.is_late}
+    return Lookback(since, now.wall, found, victims, late, lost.total, lost.late, lost.counts)
 
 
-def _events(store: Store, since: float) -> Iterator[Event]:
-    """Walk back over the events, newest first, page by page."""
-    before = None
-    while page := store.journal(kinds=("zombie", "stale_report"), since=since, before=before, limit=_EVENTS):
-        yield from reversed(page)
-        before = page[0].seq
+def _victim(line: LostLine, now: float) -> LostJob:
+    if line.task is None:
+        return LostJob(line.job_id)
+    state = shown_state(line.state, line.run_at, line.failures + line.crashes, now)
+    return LostJob(*(line.job_id, line.task, line.queue, state, line.zombies), lease_s=line.lease_s, beat_s=line.beat_s)
 
 
-def _found(event: Event, victim: LostJob) -> FoundZombie:
-    detail = event.detail
-    signs = [_number(detail.get("seconds_since_beat")), _since(event.at, detail.get("claimed_at"))]
+def _look_at_suspects(store: Store, lines: Sequence[LostLine], victims: dict[str, LostJob]) -> None:
+    """Read the jobs that may be to blame: their errors, and their calls. Most jobs are lost once, by chance."""
+    often = {line.job_id for line in lines if line.zombies >= REPEATS_LEAST or is_guilty(line)}
+    for job in rows_of(store, list(often)[-SUSPECTS_MAX:], _JOBS):
+        known = victims[job.id]
+        error = reason(job) if job.error else None
+        victims[job.id] = replace(known, error=error, call=call_of(job) if is_guilty(job) else None)
+
+
+def _found(line: LostLine, victim: LostJob) -> FoundZombie:
+    detail: dict[str, Any] = line.detail if isinstance(line.detail, dict) else {}
+    signs = [_number(detail.get("seconds_since_beat")), _since(line.at, detail.get("claimed_at"))]
     known = [seconds for seconds in signs if seconds is not None]
     detector = str(detail.get("detector", "unknown"))
     return FoundZombie(
-        seq=event.seq,
-        at=event.at,
-        kind=event.kind,
-        job_id=event.job_id,
-        fence=event.fence,
+        seq=line.seq,
+        at=line.at,
+        kind="zombie",
+        job_id=line.job_id,
+        fence=line.fence,
         task=victim.task or "(deleted)",
-        death=death_of(event),
+        death=line.job_id if detail.get("isolated") else line.worker or line.job_id,
         detector=detector,
         decision=str(detail.get("decision", "unknown")),
         silent_s=max(0.0, min(known)) if known else None,
         overdue_s=_number(detail.get("seconds_overdue")) if detector == "expired" else None,
-        worker_id=event.worker or "",
-        worker=str(detail.get("worker") or event.worker),
+        worker_id=line.worker or "",
+        worker=str(detail.get("worker") or line.worker),
         step=detail.get("step"),
     )
 
@@ -172,6 +181,8 @@ def _number(value: object) -> float | None:
 
 
 def _since(at: float, text: object) -> float | None:
+    if text is None:
+        return None
     try:
         return at - datetime.fromisoformat(str(text)).timestamp()
     except ValueError:
@@ -186,11 +197,12 @@ def zombies_view(look: Lookback) -> dict[str, Any]:
     return {
         "since": iso(look.since),
         "until": iso(look.until),
-        "zombies": len(look.found),
+        "zombies": look.total,
+        "looked_at": len(look.found),
         "jobs": len(look.victims),
         "tasks": _by_task(look),
-        "detectors": _by_detector(look.found),
-        "decisions": _decisions(look.found),
+        "detectors": _by_detector(look),
+        "decisions": _decisions(_counted(look, "decision")),
         "now": _states(look.victims.values()),
         "storms": [storm_view(storm) for storm in look.storms],
         "repeat_offenders": [{name: getattr(victim, name) for name in _REPEAT_FIELDS} for victim in look.repeats],
@@ -206,7 +218,7 @@ def zombies_view(look: Lookback) -> dict[str, Any]:
             for group in look.groups
         ],
         "false_positives": {
-            "late_reports": len(look.false),
+            "late_reports": look.total_false,
             "rate": round(look.false_rate, 4),
             "rate_max": FALSE_MAX,
             "too_many": look.false_rate > FALSE_MAX,
@@ -214,37 +226,58 @@ def zombies_view(look: Lookback) -> dict[str, Any]:
     }
 
 
+def _counted(look: Lookback, what: Literal["detector", "decision"]) -> Counter[str]:
+    """Count all zombies: those that were found, or by the counts of the store where there are too many."""
+    if look.is_whole:
+        return Counter(getattr(each, what) for each in look.found)
+    found: Counter[str] = Counter()
+    for each in look.counts:
+        if each.kind == "zombie":
+            found[getattr(each, what) or "unknown"] += each.attempts
+    return found
+
+
 def _by_task(look: Lookback) -> list[dict[str, Any]]:
     groups: dict[tuple[str | None, str | None], list[FoundZombie]] = defaultdict(list)
     for each in look.found:
         victim = look.victims[each.job_id]
         groups[victim.task, victim.queue].append(each)
-    most_first = sorted(groups.items(), key=lambda item: (-len(item[1]), str(item[0])))
-    return [
-        {
-            "task": task,
-            "queue": queue,
-            "zombies": len(found),
-            "jobs": len({each.job_id for each in found}),
-            "detectors": dict(Counter(each.detector for each in found).most_common()),
-            "steps": dict(Counter(each.step for each in found if each.step is not None).most_common()),
-            "decisions": _decisions(found),
-            "now": _states(look.victims[job_id] for job_id in {each.job_id for each in found}),
-            "late_reports": sum((each.job_id, each.fence) in look.late for each in found),
-        }
-        for (task, queue), found in most_first
-    ]
+    number = Counter({of: len(found) for of, found in groups.items()})
+    if not look.is_whole:
+        number = Counter(dict.fromkeys(groups, 0))
+        for count in look.counts:
+            if count.kind == "zombie":
+                number[count.task or None, count.queue or None] += count.attempts
+    most_first = sorted(number, key=lambda of: (-number[of], str(of)))
+    return [_of_task(look, of, number[of], groups[of]) for of in most_first]
 
 
-def _by_detector(found: Sequence[FoundZombie]) -> list[dict[str, Any]]:
+def _of_task(
+    look: Lookback, of: tuple[str | None, str | None], zombies: int, found: Sequence[FoundZombie]
+) -> dict[str, Any]:
+    jobs = {each.job_id for each in found}
+    return {
+        "task": of[0],
+        "queue": of[1],
+        "zombies": zombies,
+        "jobs": len(jobs),
+        "detectors": dict(Counter(each.detector for each in found).most_common()),
+        "steps": dict(Counter(each.step for each in found if each.step is not None).most_common()),
+        "decisions": _decisions(Counter(each.decision for each in found)),
+        "now": _states(look.victims[job_id] for job_id in jobs),
+        "late_reports": sum((each.job_id, each.fence) in look.late for each in found),
+    }
+
+
+def _by_detector(look: Lookback) -> list[dict[str, Any]]:
     return [
         {
             "detector": detector,
             "zombies": number,
-            "silent_s": _spread(each.silent_s for each in found if each.detector == detector),
-            "overdue_s": _spread(each.overdue_s for each in found if each.detector == detector),
+            "silent_s": _spread(each.silent_s for each in look.found if each.detector == detector),
+            "overdue_s": _spread(each.overdue_s for each in look.found if each.detector == detector),
         }
-        for detector, number in Counter(each.detector for each in found).most_common()
+        for detector, number in _counted(look, "detector").most_common()
     ]
 
 
@@ -253,8 +286,7 @@ def _spread(numbers: Iterable[float | None]) -> dict[str, float] | None:
     return {"median": round(median(known), 3), "worst": round(max(known), 3)} if known else None
 
 
-def _decisions(found: Sequence[FoundZombie]) -> dict[str, int]:
-    number = Counter(each.decision for each in found)
+def _decisions(number: Counter[str]) -> dict[str, int]:
     known = [move.value for move in DECISIONS]
     return {decision: number[decision] for decision in [*known, *(word for word in number if word not in known)]}
 

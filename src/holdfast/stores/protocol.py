@@ -16,6 +16,7 @@ from holdfast.core.access import Token
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.error_fingerprint import ErrorGroup
+from holdfast.core.figures import FLOW_MAX, LINES_MAX, SAMPLE, Backlog, Counters, Flow, Lost
 from holdfast.core.limits import Places, Queue, Setting
 from holdfast.core.machine import State
 from holdfast.core.published import PublishedTask
@@ -190,6 +191,38 @@ class Tokens(Protocol):
         ...
 
 
+class Figures(Protocol):
+    """The reads behind lists, rates and counters. Each reads a bounded number of rows and changes nothing."""
+
+    def backlog(self, sample: int = SAMPLE) -> dict[str, Backlog]:
+        """Return what is due in each queue that has any, paused queues too.
+
+        Looks at the `sample` jobs that became due first, of each priority of a queue and of its jobs with a group.
+        """
+        ...
+
+    def flow(self, since: float, sample: int = FLOW_MAX) -> list[Flow]:
+        """Return how many jobs were added to each queue, and ended in it, since that wall time.
+
+        Looks at the `sample` jobs that were added last, and at those of each state that ended last: where there were
+        more, the instant in the answer is later. Jobs that were deleted meanwhile are not counted.
+        """
+        ...
+
+    def lost(self, since: float, limit: int = LINES_MAX) -> Lost:
+        """Return the attempts that were lost since that wall time: the newest `limit` in full, and counts of all.
+
+        `total` and `late` count lines of the journal. `counts` are made when the lines are written, so they stay when
+        jobs are deleted; they go by the minute, and the whole minute of `since` counts.
+        """
+        ...
+
+    def counters(self) -> Counters:
+        """Return how many jobs ever ended, and how many attempts were ever lost or reported too late, since the store
+        counts them. They never fall."""
+        ...
+
+
 class Store(Protocol):
     """See the module's docstring."""
 
@@ -204,6 +237,11 @@ class Store(Protocol):
     @property
     def tokens(self) -> Tokens:
         """Return the tokens of the HTTP API."""
+        ...
+
+    @property
+    def figures(self) -> Figures:
+        """Return the reads of lists, rates and counters."""
         ...
 
     @property

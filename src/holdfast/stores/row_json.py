@@ -18,6 +18,7 @@ from holdfast.core.access import Token
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Standing
 from holdfast.core.error_fingerprint import ErrorGroup
+from holdfast.core.figures import Counters, DueTask, Flow, Lost, LostCount, LostLine, crash_totals
 from holdfast.core.limits import Queue, Setting
 from holdfast.core.machine import ENDED, LIVE, State
 from holdfast.core.policy import Policy
@@ -56,6 +57,10 @@ _jobs = msgspec.json.Decoder(list[Job], strict=False, dec_hook=from_row)  # not 
 _job = msgspec.json.Decoder(Job, strict=False, dec_hook=from_row)
 _numbered = msgspec.json.Decoder(list[tuple[int, Job]], strict=False, dec_hook=from_row)
 _error_groups = msgspec.json.Decoder(list[ErrorGroup])
+_due_tasks = msgspec.json.Decoder(list[DueTask]).decode
+_flows = msgspec.json.Decoder(list[Flow]).decode
+_lost_lines = msgspec.json.Decoder(list[LostLine], strict=False).decode
+_lost_counts = msgspec.json.Decoder(list[LostCount]).decode
 _published = msgspec.json.Decoder(dict[str, Published])
 _TOKEN = ("name", "role", "queues", "sha256", "created_at", "used_at", "expires_at")
 _order = msgspec.json.Decoder(Order)
@@ -505,6 +510,29 @@ def error_line(settlement: Settlement) -> list[Any] | None:
 def error_groups_from(text: str) -> list[ErrorGroup]:
     """Read groups of errors, each with its releases in order."""
     return [msgspec.structs.replace(each, releases=sorted(each.releases)) for each in _error_groups.decode(text)]
+
+
+def due_tasks_from(text: str) -> list[DueTask]:
+    """Read what stands first in each lane."""
+    return _mended(_due_tasks, text)
+
+
+def flows_from(text: str) -> list[Flow]:
+    """Read how many jobs came and ended."""
+    return _mended(_flows, text)
+
+
+def lost_from(lines: str, total: int, late: int, counts: str) -> Lost:
+    """Read lost attempts."""
+    return Lost(total, late, _mended(_lost_lines, lines), _mended(_lost_counts, counts))
+
+
+def counters_from(ended: str, crashes: str) -> Counters:
+    """Read the counters that never fall."""
+    queues: dict[str, dict[State, int]] = {}
+    for queue, state, jobs in rows_from(ended):
+        queues.setdefault(queue, {})[State(state)] = jobs
+    return Counters(queues, *crash_totals(_mended(_lost_counts, crashes)))
 
 
 def awaits(verdict: Verdict) -> str | None:

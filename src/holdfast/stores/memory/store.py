@@ -58,6 +58,7 @@ from holdfast.core.verdict import Verdict
 from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import StoreUnsupported, UsageError, WorkerGone
 from holdfast.stores.memory.errors import ErrorCounts
+from holdfast.stores.memory.figures import MemoryFigures
 from holdfast.stores.memory.one_at_a_time import one_at_a_time
 from holdfast.stores.memory.tokens import MemoryTokens
 from holdfast.stores.protocol import Added, Fired, Reply, Schema, Transaction, duty_lost
@@ -102,6 +103,7 @@ class MemoryStore:
         self._recent: dict[str, Recent] = {}  # by worker
         self._hints = Wakeups()
         self.tokens = MemoryTokens(self.lock)
+        self.figures = MemoryFigures(self.lock, self._clock, self._jobs, self._journal_of)
         self._steps: dict[str, dict[tuple[int, int], Step]] = {}  # by job, then by (aside, position)
         self._signals: dict[tuple[str, str], Signal] = {}  # by (workflow, id), in the order in which they came
         self._taken: dict[tuple[str, str], int] = {}  # signal -> the position of the step that took it
@@ -648,7 +650,7 @@ class MemoryStore:
 
     def _apply(self, job: Job, verdict: Verdict, worker_id: str | None) -> None:
         """Make the job what the verdict says, and write down why."""
-        self._put(transitions.apply_verdict(job, verdict, self._clock.wall()))
+        self.figures.count_ending(job, self._put(transitions.apply_verdict(job, verdict, self._clock.wall())))
         self._say_of_steps(job, verdict)
         self.add(verdict.jobs)
         for event in verdict.events:
@@ -657,6 +659,11 @@ class MemoryStore:
     def _write(self, job_id: str, event: NewEvent, fence: int, worker: str | None) -> None:
         wall, events = self._clock.wall(), self._events.setdefault(job_id, [])
         events.append(Event(next(self._seqs), job_id, wall, event.kind, fence, worker, event.actor, event.detail))
+        self.figures.count_event(events[-1])
+
+    def _journal_of(self, kinds: tuple[str, ...]) -> list[Event]:
+        found = [event for events in self._events.values() for event in events if event.kind in kinds]
+        return sorted(found, key=lambda event: event.seq)
 
     def _report_stale(
         self, lease: Lease, worker_id: str | None, reported: State | None = None, step: str | None = None

@@ -687,10 +687,10 @@ WITH small AS (
     DELETE FROM {schema}.tally WHERE ctid = ANY (ARRAY(
         SELECT ctid FROM {schema}.tally LIMIT 10000 FOR UPDATE SKIP LOCKED
     ))
-    RETURNING queue, state, jobs
+    RETURNING queue, state, jobs, ended
 )
-INSERT INTO {schema}.tally (queue, state, jobs)
-SELECT queue, state, sum(jobs) FROM small GROUP BY queue, state HAVING sum(jobs) <> 0;
+INSERT INTO {schema}.tally (queue, state, jobs, ended)
+SELECT queue, state, sum(jobs), sum(coalesce(ended, greatest(jobs, 0))) FROM small GROUP BY queue, state;
 
 -- name: settle_fold_errors
 -- The lines of minutes that are over become one for each error and release; old ones go.
@@ -716,6 +716,23 @@ INSERT INTO {schema}.error (
 SELECT slot, task, fingerprint, release, max(kind), max(origin), max(message), sum(attempts), min(first_at), max(last_at),
     (array_agg(job_id ORDER BY last_at DESC, job_id DESC))[1], true
 FROM small GROUP BY slot, task, fingerprint, release;
+
+-- name: settle_fold_crashes
+-- The lines of minutes that are over become one for each minute and kind of loss.
+WITH clock AS MATERIALIZED (
+    SELECT {wall} AS wall
+),
+small AS (
+    DELETE FROM {schema}.crash AS crash WHERE crash.ctid = ANY (ARRAY(
+        SELECT each.ctid FROM clock, {schema}.crash AS each
+        WHERE NOT each.folded AND each.slot < floor(clock.wall / 60)
+        LIMIT 10000 FOR UPDATE OF each SKIP LOCKED
+    ))
+    RETURNING crash.*
+)
+INSERT INTO {schema}.crash (slot, kind, task, queue, detector, decision, attempts, folded)
+SELECT slot, kind, task, queue, detector, decision, sum(attempts), true
+FROM small GROUP BY slot, kind, task, queue, detector, decision;
 
 -- name: transaction
 -- The mark lives as long as the transaction: after a commit by hand it is gone. So do the two limits, for a worker that
@@ -1861,6 +1878,169 @@ SELECT coalesce(json_agg(json_build_array(task, jobs)), '[]')::text FROM (
     ) AS few
     GROUP BY task
 ) AS counted;
+
+-- name: backlog
+-- Queues and priorities are found by leaping, as in `wake_sleepers`. Of each the first due jobs are read, not all of them.
+WITH RECURSIVE clock AS MATERIALIZED (
+    SELECT {wall} AS wall
+),
+lane (queue, priority) AS (
+    (
+        SELECT job.queue, job.priority FROM {schema}.job AS job
+        WHERE job.state = 'ready' AND job.grp IS NULL
+        ORDER BY job.queue, job.priority DESC
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.queue, next.priority
+    FROM lane
+    CROSS JOIN LATERAL (
+        (
+            SELECT job.queue, job.priority FROM {schema}.job AS job
+            WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue = lane.queue AND job.priority < lane.priority
+            ORDER BY job.queue, job.priority DESC
+            LIMIT 1
+        )
+        UNION ALL
+        (
+            SELECT job.queue, job.priority FROM {schema}.job AS job
+            WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue > lane.queue
+            ORDER BY job.queue, job.priority DESC
+            LIMIT 1
+        )
+        LIMIT 1
+    ) AS next
+),
+grouped (queue) AS (
+    (
+        SELECT job.queue FROM {schema}.job AS job
+        WHERE job.state = 'ready' AND job.grp IS NOT NULL
+        ORDER BY job.queue, job.run_at
+        LIMIT 1
+    )
+    UNION ALL
+    SELECT next.queue
+    FROM grouped
+    CROSS JOIN LATERAL (
+        SELECT job.queue FROM {schema}.job AS job
+        WHERE job.state = 'ready' AND job.grp IS NOT NULL AND job.queue > grouped.queue
+        ORDER BY job.queue, job.run_at
+        LIMIT 1
+    ) AS next
+),
+due AS (
+    SELECT lane.queue, lane.priority, few.task, few.run_at
+    FROM lane
+    CROSS JOIN LATERAL (
+        SELECT job.task, job.run_at FROM {schema}.job AS job
+        WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue = lane.queue AND job.priority = lane.priority
+            AND job.run_at <= (SELECT wall FROM clock)
+        ORDER BY job.run_at, job.seq
+        LIMIT %(sample)s::bigint
+    ) AS few
+    UNION ALL
+    SELECT grouped.queue, NULL, few.task, few.run_at
+    FROM grouped
+    CROSS JOIN LATERAL (
+        SELECT job.task, job.run_at FROM {schema}.job AS job
+        WHERE job.state = 'ready' AND job.grp IS NOT NULL AND job.queue = grouped.queue
+            AND job.run_at <= (SELECT wall FROM clock)
+        ORDER BY job.run_at
+        LIMIT %(sample)s::bigint
+    ) AS few
+)
+SELECT coalesce(json_agg(json_build_array(queue, priority, task, jobs, oldest)), '[]')::text FROM (
+    SELECT queue, priority, task, count(*) AS jobs, min(run_at) AS oldest FROM due GROUP BY queue, priority, task
+) AS counted;
+
+-- name: flow
+-- The newest jobs, and the newest of each state in which jobs end. If there are more in the window than are looked at, the
+-- oldest of these says how far back that was.
+WITH newest AS (
+    SELECT job.queue, job.created_at
+    FROM unnest(%(states)s::text[]) AS each (state)
+    CROSS JOIN LATERAL (
+        SELECT one.queue, one.created_at, one.seq FROM {schema}.job AS one
+        WHERE one.state = each.state
+        ORDER BY one.seq DESC
+        LIMIT %(sample)s::bigint
+    ) AS job
+    ORDER BY job.seq DESC
+    LIMIT %(sample)s::bigint
+),
+added AS (
+    SELECT queue, count(*) OVER () AS seen, min(created_at) OVER () AS first
+    FROM newest WHERE created_at >= %(since)s::float8
+),
+ended AS (
+    SELECT each.state, job.queue, count(*) OVER (PARTITION BY each.state) AS seen,
+        min(job.ended_at) OVER (PARTITION BY each.state) AS first
+    FROM unnest(%(ended)s::text[]) AS each (state)
+    CROSS JOIN LATERAL (
+        SELECT one.queue, one.ended_at FROM {schema}.job AS one
+        WHERE one.state = each.state AND one.ended_at IS NOT NULL AND one.ended_at >= %(since)s::float8
+        ORDER BY one.ended_at DESC
+        LIMIT %(sample)s::bigint
+    ) AS job
+)
+SELECT coalesce(json_agg(json_build_array(queue, state, jobs, since)), '[]')::text FROM (
+    SELECT queue, 'added' AS state, count(*) AS jobs,
+        greatest(%(since)s::float8, CASE WHEN max(seen) = %(sample)s THEN min(first) END) AS since
+    FROM added GROUP BY queue
+    UNION ALL
+    SELECT queue, state, count(*), greatest(%(since)s::float8, CASE WHEN max(seen) = %(sample)s THEN min(first) END)
+    FROM ended GROUP BY queue, state
+) AS counted;
+
+-- name: lost
+-- The newest lost attempts with what their jobs are by now; how many there were; and how many of them reported late.
+SELECT (
+    SELECT coalesce(json_agg(json_build_array(
+        line.seq, line.at, line.job_id, line.fence, line.worker, line.detail,
+        EXISTS (
+            SELECT FROM {schema}.journal AS late
+            WHERE late.job_id = line.job_id AND late.fence = line.fence AND late.kind = 'stale_report'
+        ),
+        job.task, job.queue, coalesce(job.state, 'done'), coalesce(job.run_at, 0), coalesce(job.failures, 0),
+        coalesce(job.crashes, 0), coalesce(job.zombies, 0), coalesce(job.suspects, 0), coalesce(job.lease_s, 0),
+        coalesce(job.beat_s, 0)
+    ) ORDER BY line.seq), '[]')::text
+    FROM (
+        SELECT * FROM {schema}.journal WHERE kind = 'zombie' AND at >= %(since)s::float8
+        ORDER BY at DESC
+        LIMIT %(limit)s::bigint
+    ) AS line
+    LEFT JOIN {schema}.job AS job ON job.id = line.job_id
+), (
+    SELECT count(*) FROM {schema}.journal WHERE kind = 'zombie' AND at >= %(since)s::float8
+), (
+    SELECT count(*) FROM {schema}.journal AS late
+    WHERE late.kind = 'stale_report' AND late.at >= %(since)s::float8 AND EXISTS (
+        SELECT FROM {schema}.journal AS line
+        WHERE line.job_id = late.job_id AND line.fence = late.fence AND line.kind = 'zombie'
+            AND line.at >= %(since)s::float8
+    )
+), (
+    SELECT coalesce(json_agg(json_build_array(kind, task, queue, detector, decision, attempts)), '[]')::text FROM (
+        SELECT kind, task, queue, detector, decision, sum(attempts)::bigint AS attempts FROM {schema}.crash
+        WHERE slot >= %(slot)s
+        GROUP BY kind, task, queue, detector, decision
+    ) AS counted
+);
+
+-- name: counters
+SELECT (
+    SELECT coalesce(json_agg(json_build_array(queue, state, ended)), '[]')::text FROM (
+        SELECT queue, state, sum(coalesce(ended, greatest(jobs, 0)))::bigint AS ended FROM {schema}.tally
+        GROUP BY queue, state
+        HAVING sum(coalesce(ended, greatest(jobs, 0))) > 0
+    ) AS counted
+), (
+    SELECT coalesce(json_agg(json_build_array(kind, '', '', detector, decision, attempts)), '[]')::text FROM (
+        SELECT kind, detector, decision, sum(attempts)::bigint AS attempts FROM {schema}.crash
+        GROUP BY kind, detector, decision
+    ) AS counted
+);
 
 -- name: due
 -- As in `claim`: the lanes are found by leaping, unless they are given. A worker that %(sleeps)s says so, if nothing is

@@ -514,6 +514,7 @@ def fold(q: Connections, db: Cursor, wall: float | None) -> None:
     """Add up what many settlements have counted."""
     db.execute(q["settle_fold"])
     db.execute(q["settle_fold_errors"], {"wall": wall, "kept_s": KEPT_S})
+    db.execute(q["settle_fold_crashes"], {"wall": wall})
 
 
 def duty_token(duty: Duty | None) -> dict[str, Any]:

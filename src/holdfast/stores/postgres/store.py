@@ -80,6 +80,7 @@ from holdfast.stores.postgres.connection import (
 )
 from holdfast.stores.postgres.editor import Editor
 from holdfast.stores.postgres.facts import PostgresFacts
+from holdfast.stores.postgres.figures import PostgresFigures
 from holdfast.stores.postgres.liveness import LivenessSession
 from holdfast.stores.postgres.purge import Purge, referred_to
 from holdfast.stores.postgres.records import send, write_records
@@ -121,6 +122,7 @@ class PostgresStore:
         self._db.twin, self._hot.twin = self._hot, self._db
         self._callers = Callers(self._db)
         self.tokens = PostgresTokens(self._db)
+        self.figures = PostgresFigures(self._db, self._wall)
         self._sessions = Sessions(self._db)
         self._ahead: tuple[float, float] | None = None  # the server's clock minus ours, and when that was measured
         self._hints = Wakeups()

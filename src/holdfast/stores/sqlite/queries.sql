@@ -476,10 +476,10 @@ SELECT 1 FROM holdfast_journal
 WHERE job_id = :id AND fence = :fence AND kind = :kind AND detail = :detail;
 
 -- name: settle_tally
-INSERT INTO holdfast_tally (queue, state, jobs)
-SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:tallies)
+INSERT INTO holdfast_tally (queue, state, jobs, ended)
+SELECT value ->> 0, value ->> 1, value ->> 2, max(value ->> 2, 0) FROM json_each(:tallies)
 WHERE true
-ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs;
+ON CONFLICT (queue, state) DO UPDATE SET jobs = jobs + excluded.jobs, ended = ended + excluded.ended;
 
 -- name: settle_errors
 INSERT INTO holdfast_error AS error (
@@ -1168,6 +1168,139 @@ SELECT json_group_array(json_array(task, jobs)) FROM (
         LIMIT 1000
     )
     GROUP BY task
+);
+
+-- name: backlog
+-- Queues and priorities are found by leaping, as in `claim_lanes`. Of each the first due jobs are read, not all of them.
+WITH RECURSIVE plain (queue) AS (
+    SELECT min(queue) FROM holdfast_job WHERE state = 'ready' AND grp IS NULL
+    UNION ALL
+    SELECT (
+        SELECT min(job.queue) FROM holdfast_job AS job
+        WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue > plain.queue
+    )
+    FROM plain WHERE plain.queue IS NOT NULL
+),
+lane (queue, priority) AS (
+    SELECT queue, (
+        SELECT max(job.priority) FROM holdfast_job AS job
+        WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue = plain.queue
+    )
+    FROM plain WHERE queue IS NOT NULL
+    UNION ALL
+    SELECT lane.queue, (
+        SELECT max(job.priority) FROM holdfast_job AS job
+        WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue = lane.queue AND job.priority < lane.priority
+    )
+    FROM lane WHERE lane.priority IS NOT NULL
+),
+grouped (queue) AS (
+    SELECT min(queue) FROM holdfast_job WHERE state = 'ready' AND grp IS NOT NULL
+    UNION ALL
+    SELECT (
+        SELECT min(job.queue) FROM holdfast_job AS job
+        WHERE job.state = 'ready' AND job.grp IS NOT NULL AND job.queue > grouped.queue
+    )
+    FROM grouped WHERE grouped.queue IS NOT NULL
+)
+SELECT json_group_array(json_array(queue, priority, task, jobs, oldest)) FROM (
+    SELECT lane.queue, lane.priority, job.task, count(*) AS jobs, min(job.run_at) AS oldest
+    FROM lane
+    CROSS JOIN holdfast_job AS job
+    WHERE lane.priority IS NOT NULL AND job.seq IN (
+        SELECT one.seq FROM holdfast_job AS one
+        WHERE one.state = 'ready' AND one.grp IS NULL AND one.queue = lane.queue AND one.priority = lane.priority
+            AND one.run_at <= :wall
+        ORDER BY one.run_at, one.seq
+        LIMIT :sample
+    )
+    GROUP BY lane.queue, lane.priority, job.task
+    UNION ALL
+    SELECT grouped.queue, NULL, job.task, count(*), min(job.run_at)
+    FROM grouped
+    CROSS JOIN holdfast_job AS job
+    WHERE grouped.queue IS NOT NULL AND job.seq IN (
+        SELECT one.seq FROM holdfast_job AS one
+        WHERE one.state = 'ready' AND one.grp IS NOT NULL AND one.queue = grouped.queue AND one.run_at <= :wall
+        ORDER BY one.run_at
+        LIMIT :sample
+    )
+    GROUP BY grouped.queue, job.task
+);
+
+-- name: flow
+-- The newest jobs, and the newest of each state in which jobs end. If there are more in the window than are looked at, the
+-- oldest of these says how far back that was.
+SELECT json_group_array(json_array(queue, state, jobs, since)) FROM (
+    SELECT queue, 'added' AS state, count(*) AS jobs, max(:since, iif(max(seen) = :sample, min(first), :since)) AS since
+    FROM (
+        SELECT queue, created_at, count(*) OVER () AS seen, min(created_at) OVER () AS first
+        FROM (SELECT queue, created_at FROM holdfast_job ORDER BY seq DESC LIMIT :sample)
+        WHERE created_at >= :since
+    )
+    GROUP BY queue
+    UNION ALL
+    SELECT queue, state, count(*), max(:since, iif(max(seen) = :sample, min(first), :since))
+    FROM (
+        SELECT ended.value AS state, job.queue, count(*) OVER (PARTITION BY ended.value) AS seen,
+            min(job.ended_at) OVER (PARTITION BY ended.value) AS first
+        FROM json_each('["done", "dead", "cancelled", "rolled_back"]') AS ended
+        CROSS JOIN holdfast_job AS job
+        WHERE job.seq IN (
+            SELECT one.seq FROM holdfast_job AS one
+            WHERE one.state = ended.value AND one.ended_at IS NOT NULL AND one.ended_at >= :since
+            ORDER BY one.ended_at DESC
+            LIMIT :sample
+        )
+    )
+    GROUP BY queue, state
+);
+
+-- name: lost
+-- The newest lost attempts with what their jobs are by now; how many there were; and how many of them reported late.
+SELECT (
+    SELECT json_group_array(json_array(
+        line.seq, line.at, line.job_id, line.fence, line.worker,
+        iif(json_valid(line.detail), json(line.detail), json_object()),
+        EXISTS (
+            SELECT 1 FROM holdfast_journal AS late
+            WHERE late.job_id = line.job_id AND late.fence = line.fence AND late.kind = 'stale_report'
+        ),
+        job.task, job.queue, coalesce(job.state, 'done'), coalesce(job.run_at, 0), coalesce(job.failures, 0),
+        coalesce(job.crashes, 0), coalesce(job.zombies, 0), coalesce(job.suspects, 0), coalesce(job.lease_s, 0),
+        coalesce(job.beat_s, 0)
+    ))
+    FROM (
+        SELECT * FROM (
+            SELECT * FROM holdfast_journal WHERE kind = 'zombie' AND at >= :since ORDER BY at DESC, seq DESC LIMIT :limit
+        )
+        ORDER BY seq
+    ) AS line
+    LEFT JOIN holdfast_job AS job ON job.id = line.job_id
+), (
+    SELECT count(*) FROM holdfast_journal WHERE kind = 'zombie' AND at >= :since
+), (
+    SELECT count(*) FROM holdfast_journal AS late
+    WHERE late.kind = 'stale_report' AND late.at >= :since AND EXISTS (
+        SELECT 1 FROM holdfast_journal AS line
+        WHERE line.job_id = late.job_id AND line.fence = late.fence AND line.kind = 'zombie' AND line.at >= :since
+    )
+), (
+    SELECT json_group_array(json_array(kind, task, queue, detector, decision, attempts)) FROM (
+        SELECT kind, task, queue, detector, decision, sum(attempts) AS attempts FROM holdfast_crash
+        WHERE slot >= :slot
+        GROUP BY kind, task, queue, detector, decision
+    )
+);
+
+-- name: counters
+SELECT (
+    SELECT json_group_array(json_array(queue, state, ended)) FROM holdfast_tally WHERE ended > 0
+), (
+    SELECT json_group_array(json_array(kind, '', '', detector, decision, attempts)) FROM (
+        SELECT kind, detector, decision, sum(attempts) AS attempts FROM holdfast_crash
+        GROUP BY kind, detector, decision
+    )
 );
 
 -- name: due

@@ -67,6 +67,7 @@ from holdfast.stores.sqlite.backup import backup
 from holdfast.stores.sqlite.commit_watch import CommitWatch
 from holdfast.stores.sqlite.connection import Connections, Options, has_little_room, out_of_files
 from holdfast.stores.sqlite.facts import SqliteFacts
+from holdfast.stores.sqlite.figures import SqliteFigures
 from holdfast.stores.sqlite.records import send, write_records
 from holdfast.stores.sqlite.rows import Q, row_of, text_of
 from holdfast.stores.sqlite.tokens import SqliteTokens
@@ -97,6 +98,7 @@ class SqliteStore:
         self._commit_watch = CommitWatch(self._db.options.path)
         self._wakes = 0
         self.tokens = SqliteTokens(self._db)
+        self.figures = SqliteFigures(self._db, self._clock)
         self._beat_wait_s = self._db.options.busy_s  # how long a beat waits for the write lock: at most until the next
         self._seen = threading.local()  # what each waiting thread saw last
         self._foreign: dict[str, tuple[int, float]] = {}  # workers of another boot: beats when first seen, and when
