@@ -164,7 +164,7 @@ class Root(Group):
             if close and not ctx.resilient_parsing:
                 ctx.fail(f"No such command {cmd_name!r}. Did you mean {close[0]!r}?")
             return None
-        command: click.Command = getattr(importlib.import_module(self.lazy[cmd_name][0]), cmd_name)
+        command: click.Command = getattr(importlib.import_module(self.lazy[cmd_name][0]), cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -18,6 +18,8 @@ COMMANDS = {
     "enqueue": "Add a job.",
     "scan": "Find jobs whose worker died; recover them with --fix.",
     "reaper": "Recover jobs whose worker died, until it is stopped.",
+    "status": "See what is broken right now, the worst first.",
+    "top": "Watch queues, rates, workers, leases and detections.",
     "zombies": "Look back at the jobs that lost their worker.",
     "errors": "See which errors there are, how many, since when, on which release.",
     "jobs": "See, export, retry, cancel and delete jobs.",
@@ -28,6 +30,7 @@ COMMANDS = {
     "tasks": "See the tasks that workers have published, and forget old ones.",
     "schedules": "See, pause, resume, fire and forget schedules.",
     "workers": "See, drain, stop and resume workers; forget dead ones.",
+    "worker-health": "Say whether a worker does its work, for a probe.",
     "tokens": "Make, list and revoke tokens of the HTTP API.",
     "alerts": "Test the channels that notify people of trouble.",
     "doctor": "Look for trouble, and say what to do about it.",
@@ -40,7 +43,7 @@ COMMANDS = {
 @click.command(
     "holdfast",
     cls=Root,
-    lazy={name: (f"holdfast.cli.{name}", summary) for name, summary in COMMANDS.items()},
+    lazy={name: (f"holdfast.cli.{name.replace('-', '_')}", summary) for name, summary in COMMANDS.items()},
     context_settings={
         "auto_envvar_prefix": "HOLDFAST",
         "help_option_names": ["-h", "--help"],

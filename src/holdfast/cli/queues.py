@@ -32,13 +32,26 @@ def _now(queue: dict[str, Any]) -> str:
     return "task unserved" if queue["unserved"] else "open"
 
 
+def _speed(per_s: float) -> str:
+    return "0" if per_s == 0 else f"{per_s:.3g}"
+
+
+def _drain(queue: dict[str, Any]) -> str | None:
+    if queue["oldest_due_s"] is None:
+        return None
+    return "never" if queue["drain_s"] is None else insight.brief(queue["drain_s"])
+
+
 _COLUMNS = [
     Column("QUEUE", lambda queue: queue["queue"], least=12),
     Column("NOW", _now, keep=True),
     *(
         Column(state.upper(), lambda queue, state=state: queue[state], right=True, keep=True, rank=rank)  # type: ignore[misc]
-        for state, rank in (("ready", 0), ("running", 0), ("waiting", 4), ("held", 1), ("done", 3), ("dead", 2))
+        for state, rank in (("ready", 0), ("running", 4), ("waiting", 8), ("held", 5), ("done", 7), ("dead", 6))
     ),
+    Column("IN/S", lambda queue: _speed(queue["in_per_s"]), right=True, keep=True, rank=3),
+    Column("OUT/S", lambda queue: _speed(queue["out_per_s"]), right=True, keep=True, rank=2),
+    Column("DRAINS IN", lambda queue: _drain(queue), right=True, keep=True, rank=1),
     Column(
         "OLDEST DUE",
         lambda queue: None if queue["oldest_due_s"] is None else insight.brief(queue["oldest_due_s"]),
@@ -76,8 +89,11 @@ _LIMITS = Column("LIMITS", _limits, least=16)
 def list_(as_json: bool) -> None:
     """Show every queue, with its jobs by state and its limits.
 
-    OLDEST DUE is how long the oldest due job has waited. NO WORKER HAS names tasks of due jobs that no living worker
-    has."""
+    IN/S and OUT/S are jobs that were added and that ended, per second, in the last five minutes; of a busier store, of
+    its newest 2,000 jobs. DRAINS IN is how long the ready jobs last at that speed: "never" means that they do not get
+    fewer. OLDEST DUE is how long the oldest due job has waited. NO WORKER HAS names tasks of due jobs that no living
+    worker has.
+    """
     with opened_store() as store:
         views = insight.queue_views(store)
     if as_json:

@@ -54,6 +54,7 @@ _COLUMNS = [
     Column("TASK", lambda view: view["task"], least=8, rank=2, keeps_end=True),
     Column("NOW", _now, keep=True),
     Column("NEXT", _next, right=True, keep=True),
+    Column("MISSED", lambda view: view["late_instants"] or None, right=True, keep=True, rank=1),
     Column("LAST", _ago, right=True, keep=True),
     Column("JOB", lambda view: view["job_state"], keep=True),
 ]
@@ -70,7 +71,8 @@ _COLUMNS = [
 def list_(as_json: bool) -> None:
     """Show every schedule, with its next and its last instant.
 
-    A schedule whose instant was not fired shows how late it is. The list has the state of the last job.
+    A schedule whose instant was not fired shows how late it is. MISSED is how many instants came since. JOB is the
+    state of the job that was fired last.
     """
     with opened_store() as store:
         views = insight.schedule_views(store)
@@ -101,9 +103,11 @@ def show(key: str, as_json: bool) -> None:
         _known(store, [key])
         [view] = insight.schedule_views(store, [key])
         now = store.now().wall
+        jobs = insight.schedule_jobs(store, view)
     runs = insight.next_runs(view, now)
     if as_json:
-        show_json(view | {"when": insight.when(view), "next_runs": [iso(instant) for instant, _ in runs]})
+        runs_at = [iso(instant) for instant, _ in runs]
+        show_json(view | {"when": insight.when(view), "next_runs": runs_at, "jobs": jobs})
         return
     click.echo(f"{clean(view['key'])}: {clean(view['task'])} on queue {clean(view['queue'])}, {_now(view)}")
     click.echo(f"when: {clean(insight.when(view))} ({clean(view['spec'])})")
@@ -118,6 +122,17 @@ def show(key: str, as_json: bool) -> None:
         click.echo(f"late: {_next(view)}; holdfast doctor says why")
     for instant, local in runs:
         click.echo(f"next: {local} (in {insight.brief(instant - now)})")
+    if jobs:
+        click.echo(f"the newest jobs of {clean(view['task'])}:")
+        show_table(_JOBS, jobs, "  ")
+
+
+_JOBS = [
+    Column("JOB", lambda job: job["id"], keep=True),
+    Column("STATE", lambda job: job["state"], keep=True),
+    Column("ADDED", lambda job: job["created_at"].replace("T", " ")[:19], keep=True, rank=1),
+    Column("ERROR", lambda job: job["error"], grows=True),
+]
 
 
 def _missed(view: dict[str, Any]) -> str:

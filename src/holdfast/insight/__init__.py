@@ -22,7 +22,9 @@ from holdfast.insight.health import (
     vanished_ids,
     worker_state,
 )
-from holdfast.insight.schedules import next_runs, schedule_views, when
+from holdfast.insight.live import live_view
+from holdfast.insight.schedules import next_runs, schedule_jobs, schedule_views, when
+from holdfast.insight.status import status_view
 from holdfast.insight.steps import (
     Branch,
     WorkflowProgress,

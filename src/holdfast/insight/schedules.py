@@ -7,13 +7,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.core.durations import iso
-from holdfast.core.records import Schedule
+from holdfast.core.records import Filter, Schedule
 from holdfast.core.schedule import Late, in_words, late, local_time, next_instant, upcoming
 from holdfast.core.transitions import is_declared
 from holdfast.errors import UsageError
+from holdfast.insight.views import job_view
 from holdfast.stores.protocol import Store, rows_of
 
 _AT_ONCE = 100
+JOBS_SHOWN = 10
 
 
 def schedule_views(store: Store, keys: Sequence[str] | None = None) -> list[dict[str, Any]]:
@@ -49,6 +51,13 @@ def _view(schedule: Schedule, states: dict[str, str], now: float) -> dict[str, A
         "job": schedule.job_id,
         "job_state": None if schedule.job_id is None else states.get(schedule.job_id, "deleted"),
     }
+
+
+def schedule_jobs(store: Store, view: dict[str, Any]) -> list[dict[str, Any]]:
+    """Show the newest jobs of the task and queue of a schedule; other programs may have enqueued some of them."""
+    now = store.now()
+    where = Filter(task=view["task"], queue=view["queue"], limit=JOBS_SHOWN)
+    return [job_view(job, now) for job in store.find(where)]
 
 
 def next_runs(view: dict[str, Any], now: float, most: int = 5) -> list[tuple[float, str]]:

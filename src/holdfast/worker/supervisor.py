@@ -49,6 +49,7 @@ from holdfast.worker.launch import Launch
 from holdfast.worker.log_capture import enable_our_loggers
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.signals import catch_signals, handle_signals, see_children_end
+from holdfast.worker.systemd import Systemd
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -95,6 +96,7 @@ class Supervisor:
         self._launch = launch
         self._id = new_id()
         self._name = options.name or socket.gethostname()
+        self._systemd = Systemd(launch.environment, os.getpid())
         self._stopping = threading.Event()
         self._exit_code = 0  # once it is stopping
         self._lock = threading.Lock()
@@ -122,6 +124,10 @@ class Supervisor:
                 self._order("now" if requests > 1 else "stop")
                 log.info("stopping now" if requests > 1 else "stopping")
                 kill_at = self._clock.lease() + STOP_MARGIN_S + (0 if requests > 1 else self._options.grace_period_s)
+            if self._stopping.is_set():
+                self._systemd.stopping()
+            if all(monitor.is_alive() for monitor in monitors) or self._stopping.is_set():
+                self._systemd.alive(self._clock.lease())
             if self._clock.lease() > kill_at:
                 self._kill()
         self._hooks.flush()
@@ -196,6 +202,8 @@ class Supervisor:
                 ready = {key.fd for key, _ in selector.select(LOOK_S if end is not None else POLL_S)}
                 if orders in ready and not silence.read_from(orders):
                     selector.unregister(orders)
+                if silence.has_beaten:
+                    self._systemd.ready()
                 if end in ready or (end is None and child.process.poll() is not None):
                     return ended_by_us
                 looked_at, before = self._clock.lease(), looked_at
