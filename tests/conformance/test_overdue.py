@@ -2,12 +2,13 @@
 
 import pytest
 
+from holdfast.core.limits import Setting
 from holdfast.core.machine import State
-from holdfast.core.records import Pulse
+from holdfast.core.records import REMOTE_BOOT, Pulse
 from holdfast.core.verdict import Succeeded
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.factory import EXPIRED, add, job_in, picture, row, settle, start
+from tests.factory import EXPIRED, add, enrol, job_in, picture, row, settle, start
 
 
 @pytest.mark.parametrize(("passed_s", "found"), [(29.75, 0), (30.0, 1), (30.25, 1)])
@@ -28,6 +29,17 @@ def test_an_overdue_job_comes_as_its_row_is(store: Store, clock: FakeClock) -> N
     job = start(store, key="k", payload='{"a": 1}')
     clock.advance(30)
     assert store.overdue() == [row(store, job.id)]
+
+
+def test_a_lease_of_a_worker_that_speaks_to_a_server_ends_as_any_other(store: Store, clock: FakeClock) -> None:
+    store.limit("q", Setting(limit=1))
+    job = start(store, enrol(store, boot_id=REMOTE_BOOT), queue="q", lease_s=30.0)
+    assert store.deadline() == pytest.approx(clock.lease() + 30)
+    clock.advance(29)
+    assert not store.overdue()
+    clock.advance(2)
+    assert [each.id for each in store.overdue()] == [job.id]
+    assert [each.id for each in store.ghosts(["q"])] == [job.id]
 
 
 def test_longest_ago_comes_first_and_the_limit_holds(store: Store, clock: FakeClock) -> None:

@@ -671,12 +671,12 @@ WHERE job_id = :source AND aside = 0 AND position < :before AND state = 'recorde
 
 -- name: overdue
 -- A lease of another boot is on another clock: that worker is judged by `vanished`. A worker without a row cannot be,
--- and counts as one of this boot.
+-- and counts as one of this boot; so does a remote worker, whose server measured its lease.
 {found} AS job
     LEFT JOIN holdfast_worker AS holder ON holder.id = job.worker
     WHERE job.state = 'running'
         AND job.lease_until <= :lease - :grace
-        AND coalesce(holder.boot_id, :boot_id) = :boot_id
+        AND coalesce(holder.boot_id, :boot_id) IN (:boot_id, 'remote')
     ORDER BY job.lease_until, job.seq
     LIMIT :limit OFFSET :skip
 );
@@ -688,7 +688,7 @@ WHERE job_id = :source AND aside = 0 AND position < :before AND state = 'recorde
     WHERE job.state = 'running'
         AND job.lease_until <= :lease
         AND job.queue IN (SELECT value FROM json_each(:queues))
-        AND coalesce(holder.boot_id, :boot_id) = :boot_id
+        AND coalesce(holder.boot_id, :boot_id) IN (:boot_id, 'remote')
     ORDER BY job.lease_until, job.seq
     LIMIT :limit
 );
@@ -696,7 +696,7 @@ WHERE job_id = :source AND aside = 0 AND position < :before AND state = 'recorde
 -- name: deadline
 SELECT job.lease_until FROM holdfast_job AS job
 LEFT JOIN holdfast_worker AS holder ON holder.id = job.worker
-WHERE job.state = 'running' AND coalesce(holder.boot_id, :boot_id) = :boot_id
+WHERE job.state = 'running' AND coalesce(holder.boot_id, :boot_id) IN (:boot_id, 'remote')
 ORDER BY job.lease_until
 LIMIT 1;
 
