@@ -27,6 +27,7 @@ from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.sqlite import protected
 from holdfast.stores.sqlite.connection import out_of_files
 from holdfast.worker.launch import Launch
+from holdfast.worker.measuring import Measures
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 from holdfast.worker.signals import catch_signals, handle_signals, see_children_end
@@ -42,12 +43,16 @@ def main() -> None:
     protected.install()
     launch = Launch.now()
     orders = int(sys.argv[1])
-    os.set_inheritable(orders, False)
+    for inherited in sys.argv[1:]:
+        os.set_inheritable(int(inherited), False)
     settings = _first_order(orders)
     os.set_blocking(orders, False)
     options = msgspec.convert(settings["options"], WorkerOptions)
     log_to_stderr(options.log_level.upper(), options.log_format, settings["name"])
     app = _load(settings["app"], settings["db"], options.imports)
+    measures = Measures(app.clock) if len(sys.argv) > 2 else None
+    if measures is not None:
+        measures.watch_store(app)
     ended, signals = os.pipe(), catch_signals()
     see_children_end()
     if not _opens(app, [orders, signals]):
@@ -62,7 +67,10 @@ def main() -> None:
         launch=launch,
         may_exit=True,
         on_beat=lambda beat_s: _tell(orders, f"{beat_s}\n"),
+        measures=measures,
     )
+    if measures is not None:
+        measures.sender(int(sys.argv[2]), lambda: runner.running, options.slots).start()
     _collect_less_often()
     codes: list[int] = []
 
@@ -95,6 +103,8 @@ def main() -> None:
             if not words:
                 log.warning("the supervisor is gone; giving back what runs")
                 sources.remove(orders)
+    if measures is not None:
+        measures.send(int(sys.argv[2]))
     logging.shutdown()
     os._exit(codes[0] if codes else 1)  # a handler thread that would not stop must not keep us
 

@@ -89,6 +89,7 @@ def server(
     """
     settings().serves = True
     try:
+        from holdfast.metrics import Registry, measured
         from holdfast.server import Server, ServerOptions
         from holdfast.server.options import is_loopback, networks
         from holdfast.server.serve import listen, run
@@ -96,7 +97,8 @@ def server(
         raise StoreUnsupported(f"{error}; install the server: {_INSTALL}") from None
 
     log_to_stderr(log_level.upper(), log_format)
-    found = own_app(app) or App(settings().db)
+    found, registry = own_app(app) or App(settings().db), Registry()
+    found.opener = measured(found.opener, found.clock, registry)
     is_local = is_loopback(host)
     options = ServerOptions(
         **given,
@@ -115,7 +117,7 @@ def server(
                 "this server listens on %s without TLS: put a proxy with TLS before it (--trusted-proxy)", host
             )
         run(
-            Server(found, options=options, services=True, has_app=app is not None),
+            Server(found, options=options, services=True, has_app=app is not None, registry=registry),
             listen(host, port),
             _announcer(log_format),
         )

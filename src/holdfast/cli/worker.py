@@ -71,6 +71,12 @@ def _number(flag: str, default: int, words: str, unit: str = "N") -> Callable[[F
     show_default=True,
     help="How much to log, on stderr.",
 )
+@click.option(
+    "--metrics-port", type=click.IntRange(0, 65535), metavar="PORT", help="Answer /metrics; 0: any free port."
+)
+@click.option(
+    "--metrics-host", type=Text(), default="127.0.0.1", show_default=True, help="The address for --metrics-port."
+)
 @log_format_option
 @alert_options
 @click.pass_context

@@ -155,8 +155,6 @@ def _look_at_suspects(store: Store, lines: Sequence[LostLine], victims: dict[str
 
 def _found(line: LostLine, victim: LostJob) -> FoundZombie:
     detail: dict[str, Any] = line.detail if isinstance(line.detail, dict) else {}
-    signs = [_number(detail.get("seconds_since_beat")), _since(line.at, detail.get("claimed_at"))]
-    known = [seconds for seconds in signs if seconds is not None]
     detector = str(detail.get("detector", "unknown"))
     return FoundZombie(
         seq=line.seq,
@@ -168,12 +166,19 @@ def _found(line: LostLine, victim: LostJob) -> FoundZombie:
         death=line.job_id if detail.get("isolated") else line.worker or line.job_id,
         detector=detector,
         decision=str(detail.get("decision", "unknown")),
-        silent_s=max(0.0, min(known)) if known else None,
+        silent_s=silence_of(line.at, detail),
         overdue_s=_number(detail.get("seconds_overdue")) if detector == "expired" else None,
         worker_id=line.worker or "",
         worker=str(detail.get("worker") or line.worker),
         step=detail.get("step"),
     )
+
+
+def silence_of(at: float, detail: Mapping[str, Any]) -> float | None:
+    """Return how long an attempt had been silent when its loss was found; None if that is not known."""
+    signs = [_number(detail.get("seconds_since_beat")), _since(at, detail.get("claimed_at"))]
+    known = [seconds for seconds in signs if seconds is not None]
+    return max(0.0, min(known)) if known else None
 
 
 def _number(value: object) -> float | None:

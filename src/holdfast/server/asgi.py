@@ -20,8 +20,10 @@ from holdfast.app import App
 from holdfast.by_name import publish
 from holdfast.core.access import Token, User
 from holdfast.ids import new_id
+from holdfast.metrics import Registry
 from holdfast.server.call import Call, Disconnected, Receive, Scope, Send, decoded, exact, query_of, read_body
 from holdfast.server.events import Feed
+from holdfast.server.metrics import StoreFacts, Traffic
 from holdfast.server.options import ServerOptions, is_loopback
 from holdfast.server.polls import Polls
 from holdfast.server.problems import PROBLEM_JSON, Problem, problem_of
@@ -54,6 +56,7 @@ class Server:
         user: FindUser | None = None,
         services: bool = False,
         has_app: bool = True,
+        registry: Registry | None = None,
     ) -> None:
         self.app = app
         self.options = options or ServerOptions(allowed_hosts=None if user is not None else ())
@@ -66,6 +69,9 @@ class Server:
         self._opening = asyncio.Lock()
         self._polls: Polls | None = None
         self.feed = Feed(self)
+        self.registry = registry or Registry()
+        self.facts = StoreFacts(lambda: app.store, app.clock.lease)
+        self._traffic = Traffic(self.registry)
         self.ticking = asyncio.Lock()
         self.stopping = asyncio.Event()
 
@@ -169,6 +175,8 @@ class Server:
         request_id = given if _REQUEST_ID.fullmatch(given) else new_id()
         base = str(scope.get("root_path", "")) + self.options.prefix
         answer: Answer | Stream
+        route: Route | None = None
+        began = self.app.clock.lease()
         try:
             peer = (scope.get("client") or ("", 0))[0]
             origin = origin_of(peer, scope.get("scheme") == "https", headers, self.options)
@@ -183,7 +191,12 @@ class Server:
         except Disconnected:
             return
         except Exception as error:
-            answer = self._refusal(error, request_id, base)
+            problem = problem_of(error)
+            if problem.code == "unauthenticated" and (bearer_of(headers) is not None or _is_login(route)):
+                self._traffic.count_refused_token()
+            answer = self._refusal(problem, error, request_id, base)
+        status = answer.status if isinstance(answer, Answer) else 200
+        self._traffic.count(route, scope["method"], status, self.app.clock.lease() - began)
         await _send(send, scope["method"], answer, request_id, self.stopping, receive)
 
     def _routed(self, scope: Scope) -> tuple[Route, dict[str, str]]:
@@ -244,12 +257,15 @@ class Server:
             return replace(answer, data=exact(answer.data))
         return answer
 
-    def _refusal(self, error: Exception, request_id: str, base: str) -> Answer:
-        problem = problem_of(error)
+    def _refusal(self, problem: Problem, error: Exception, request_id: str, base: str) -> Answer:
         if problem.code == "internal":
             log.exception("request %s failed", request_id, exc_info=error)
         document = problem.document(request_id, base)
         return Answer(document, problem.kind.status, problem.headers, media_type=PROBLEM_JSON)
+
+
+def _is_login(route: Route | None) -> bool:
+    return route is not None and route.path == "/v1/login"
 
 
 def _path_of(scope: Scope) -> str:

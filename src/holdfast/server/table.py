@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core.access import ADMINS, OPERATORS, PRODUCERS, READERS, ROLES, WORKERS, Role
-from holdfast.server import attempts, events, fleet, health, jobs, openapi, sessions
+from holdfast.metrics import CONTENT_TYPE
+from holdfast.server import attempts, events, fleet, health, jobs, metrics, openapi, sessions
 from holdfast.server.call import Call
 from holdfast.server.routes import OPEN, Answer, Route
 
@@ -24,6 +25,10 @@ def _document(call: Call) -> Any:
 _HEALTH = (
     Route("GET", "/health/live", "Say whether this process lives", health.live, OPEN, "none", reply=health.Health),
     Route("GET", "/health/ready", "Say whether the store can be used", health.ready, OPEN, "none", reply=health.Health),
+    Route(
+        *("GET", "/metrics", "Read metrics, for Prometheus", metrics.metrics, READERS, "whole"),
+        media_type=CONTENT_TYPE.partition(";")[0],
+    ),
     Route("GET", "/v1/openapi.json", "Describe the API", _document, OPEN, "none"),
 )
 

@@ -24,6 +24,7 @@ from holdfast.stores.protocol import Store
 from holdfast.vital_threads import Died, VitalThread
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.isolated.memory import peak_mb
+from holdfast.worker.measuring import Measures
 from holdfast.worker.recent import RecentWork
 
 log = logging.getLogger("holdfast.worker")
@@ -40,7 +41,7 @@ class Heartbeat:
     `gone` is called when the store says that this incarnation was declared dead, `start` with attempts whose start the
     store knows of by now, `on_beat` after each beat that reached the store, with the pause before the next, `locked`
     when a process kept it from beating for too long, `replaced` when it can never beat again, `obey` after each beat,
-    with the order that is in force for this worker.
+    with the order that is in force for this worker, `measures` counts beats.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Heartbeat:
         on_beat: Callable[[float], None] = lambda _: None,
         locked: Callable[[FileLocked], None] = lambda _: None,
         replaced: Callable[[FileReplaced], None] = lambda _: None,
+        measures: Measures | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -64,6 +66,7 @@ class Heartbeat:
         self._continuity = continuity
         self._start = start
         self._on_beat, self._locked, self._replaced, self._obey = on_beat, locked, replaced, obey
+        self._measures = measures
         self._recent = recent or RecentWork()
         self._told_at = float("-inf")  # what this worker says of itself
         self._attempts: dict[tuple[str, int], Attempt] = {}
@@ -174,6 +177,8 @@ class Heartbeat:
                 self._recent.unheard()
             for attempt in due:
                 attempt.unheard()
+            if self._measures is not None:
+                self._measures.beaten("failed")
             if not isinstance(error, StoreTimeout) or len(due) < 2:
                 raise
             middle = len(due) // 2  # the store stopped it at its time limit
@@ -182,6 +187,8 @@ class Heartbeat:
             finally:  # one that is always too slow must not keep the others from being renewed
                 self._renew(due[middle:], talkers)
             return
+        if self._measures is not None:
+            self._measure(self._measures, due, sent_at - self._heard_at, refused=answer.gone)
         self._beat_at = self._heard_at = sent_at
         if news is not None:
             self._told_at = sent_at
@@ -210,6 +217,13 @@ class Heartbeat:
         self._cancel(answer.cancelled)
         self._begin([attempt for attempt in due if attempt.announcing and attempt.known_started])
         self._begin_stopped()
+
+    def _measure(self, measures: Measures, due: list[Attempt], s: float, *, refused: bool) -> None:
+        """Report a beat that was answered, `s` seconds after the last one; two intervals later is late."""
+        left = [attempt.window.end_at for attempt in due]
+        headroom_s = min(left) - self._clock.lease() if left else None
+        is_late = s > 2 * self._beat_s or (headroom_s is not None and headroom_s < 0)
+        measures.beaten("refused" if refused else "late" if is_late else "ok", headroom_s)
 
     def _begin(self, attempts: Sequence[Attempt]) -> None:
         for attempt in attempts:

@@ -29,6 +29,8 @@ class WorkerOptions:
     reaper: bool = True
     grace_s: float = 0.0  # the reaper's patience beyond the end of a lease
     log_level: str = "info"
+    metrics_port: int | None = None  # None: no metrics are counted
+    metrics_host: str = "127.0.0.1"
     log_format: Literal["text", "json"] = "text"
     isolate: bool = False  # every task, not only those that ask for it
     imports: tuple[str, ...] = ()  # modules besides the app's own that declare tasks of it

@@ -62,6 +62,7 @@ from holdfast.worker.isolated.exits import stranded
 from holdfast.worker.isolated.task_locator import TaskLocator
 from holdfast.worker.launch import Launch
 from holdfast.worker.log_capture import current_attempt, enable_our_loggers, listening
+from holdfast.worker.measuring import Measures
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.orders import Orders
 from holdfast.worker.publisher import Publisher
@@ -104,13 +105,13 @@ class Runner:
         stop_s: float = 2.0,
         flush_s: float = 5.0,
         on_beat: Callable[[float], None] = lambda _: None,
+        measures: Measures | None = None,
     ) -> None:
         refuse_patched_threads()
         task_locator = TaskLocator(  # raises before any start
             app, app_ref, worker_wide=options.isolate, patient=not until_idle, imports=options.imports, launch=launch
         )
-        self._app = app
-        self._options = options
+        self._app, self._options = app, options
         self._store = store = cast(Store, ForkGuard(lambda: app.store))
         self._clock = clock = app.clock
         self.name = name or options.name or socket.gethostname()
@@ -134,10 +135,10 @@ class Runner:
         self._heartbeat = Heartbeat(
             *(store, clock, self._beat_s, self._was_declared_dead, self._continuity),
             *(lambda attempts: self._slots.start(attempts), recent, self._orders.obey, on_beat),
-            *(self._is_locked_out, self._was_replaced),
+            *(self._is_locked_out, self._was_replaced, measures),
         )
         settled_by = store, clock, self._heartbeat.forget, app.hooks, recent, options.release
-        self._settler: Settler = Settler(*settled_by, journal_all=app.journal == "full")
+        self._settler: Settler = Settler(*settled_by, journal_all=app.journal == "full", measures=measures)
         limits = TimeLimits(clock, self._heartbeat.all, self._overran, self._abandon)
         self._time_limits = Service("holdfast-time-limits", limits.look, clock, log, LOOK_S, jitter=0.0)
         self._flows = WorkflowRuntime(app, store, clock, self._context, self._broke)
@@ -165,6 +166,11 @@ class Runner:
     def settled(self) -> int:
         """Return how many outcomes the store has acknowledged."""
         return self._settler.settled
+
+    @property
+    def running(self) -> int:
+        """Return how many attempts run."""
+        return self._slots.running
 
     @property
     def recovered(self) -> int:

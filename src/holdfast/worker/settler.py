@@ -33,6 +33,7 @@ from holdfast.tracebacks import ERROR_MAX, describe, logged
 from holdfast.vital_threads import Died, VitalThread
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.executors import outage
+from holdfast.worker.measuring import Measures
 from holdfast.worker.recent import ENDINGS_MAX, RecentWork, outcome_word
 
 log = logging.getLogger("holdfast.worker")
@@ -54,6 +55,7 @@ class Settler:
         release: str | None = None,
         *,
         journal_all: bool = False,
+        measures: Measures | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -62,6 +64,7 @@ class Settler:
         self._recent = recent or RecentWork()
         self._release = release
         self._journal_all = journal_all
+        self._measures = measures
         self._outcomes: deque[AttemptEnd] = deque()
         self._locked: LockedRows[AttemptEnd] = LockedRows(clock)
         self._wake = threading.Event()
@@ -274,14 +277,16 @@ class Settler:
             if settlement.verdict.events:  # also of one that was ALREADY accepted: the answer to it was lost
                 self._tell(attempt.job, outcome, settlement.verdict)
         self._forget(settled)
-        self._remember(ended[-ENDINGS_MAX:])
+        self._remember(ended)
         self.settled += len(settled)
         return again
 
     def _remember(self, ended: Sequence[tuple[Attempt, str, State]]) -> None:
         """Keep the last endings for people: the next beat carries them."""
+        if self._measures is not None:
+            self._measures.ended(ended)
         now = Moment(self._clock.wall(), self._clock.lease())
-        self._recent.add(_ending(attempt, word, state, now) for attempt, word, state in ended)
+        self._recent.add(_ending(attempt, word, state, now) for attempt, word, state in ended[-ENDINGS_MAX:])
 
     def _catch_up(self, attempt: Attempt) -> None:
         """Learn what is on the row of a workflow by now: whether it is to stop, and what was recorded for it elsewhere,

@@ -47,6 +47,7 @@ from holdfast.vital_threads import refuse_patched_threads
 from holdfast.worker.isolated.process import end_of
 from holdfast.worker.launch import Launch
 from holdfast.worker.log_capture import enable_our_loggers
+from holdfast.worker.metrics_server import FleetMeasures, MetricsServer
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.signals import catch_signals, handle_signals, see_children_end
 from holdfast.worker.systemd import Systemd
@@ -58,6 +59,7 @@ log = logging.getLogger("holdfast.supervisor")
 
 CHILD = "holdfast.cli.child"
 LOOK_S = 1.0  # how often to look whether a child beats
+STILL_S = 10.0  # this long without a turn means that the supervisor is stuck
 POLL_S = 0.05  # and whether it has ended, where the system does not tell
 SILENT_LEAST_S = 15.0  # a child that has not beaten for a few intervals, and for at least this long, is replaced
 START_S = 300.0  # and so is one that has not beaten this long after its start; a large app takes a minute to import
@@ -72,7 +74,15 @@ def supervise(app_ref: str, app: App, options: WorkerOptions, launch: Launch) ->
     Returns `EXIT_REPLACED` when only a new process can use the store, and all workers have left.
     """
     protected.install()  # the app's hooks run in this process
-    return Supervisor(app_ref, app, options, launch).run()
+    if options.metrics_port is None:
+        return Supervisor(app_ref, app, options, launch).run()
+    measures = FleetMeasures(sorted(app.tasks), app.url.partition(":")[0])
+    supervisor = Supervisor(app_ref, app, options, launch, measures)
+    server = MetricsServer(options.metrics_host, options.metrics_port, measures.series, supervisor.is_live)
+    with contextlib.closing(server):
+        server.start()
+        log.info("metrics are at http://%s:%d/metrics", options.metrics_host, server.port)
+        return supervisor.run()
 
 
 class Child(NamedTuple):
@@ -85,7 +95,14 @@ class Child(NamedTuple):
 class Supervisor:
     """See the module's docstring."""
 
-    def __init__(self, app_ref: str, app: App, options: WorkerOptions, launch: Launch) -> None:
+    def __init__(
+        self,
+        app_ref: str,
+        app: App,
+        options: WorkerOptions,
+        launch: Launch,
+        measures: FleetMeasures | None = None,
+    ) -> None:
         refuse_patched_threads()
         self._app_ref = app_ref
         self._url = app.url
@@ -94,6 +111,8 @@ class Supervisor:
         self._hooks = app.hooks
         self._options = options
         self._launch = launch
+        self._measures = measures
+        self._looked_at = self._clock.lease()
         self._id = new_id()
         self._name = options.name or socket.gethostname()
         self._systemd = Systemd(launch.environment, os.getpid())
@@ -116,6 +135,7 @@ class Supervisor:
         requests = 0
         kill_at = float("inf")
         while any(monitor.is_alive() for monitor in monitors):
+            self._looked_at = self._clock.lease()
             if select.select([signals], [], [], 0.2)[0]:
                 caught = os.read(signals, 64)
                 requests += len([number for number in caught if number in (signal.SIGTERM, signal.SIGINT)])
@@ -140,6 +160,10 @@ class Supervisor:
         log.critical("all monitor threads have ended unexpectedly; killing the worker processes and exiting")
         self._kill()
         return 1
+
+    def is_live(self) -> bool:
+        """Say whether the thread that obeys signals and sees to the children has moved lately. Asks no store."""
+        return self._clock.lease() - self._looked_at < STILL_S
 
     # ------------------------------------------------------------------------------------ one child
 
@@ -270,7 +294,12 @@ class Supervisor:
             "supervisor": self._id,
             "options": asdict(self._options),
         }
-        child = Child(*self._launch.start(CHILD))
+        counts = () if self._measures is None else (self._measures.pipe(number),)
+        try:
+            child = Child(*self._launch.start(CHILD, *counts))
+        finally:
+            for each in counts:
+                os.close(each)
         with self._lock:
             self._children[number] = child
         try:
