@@ -6,23 +6,20 @@ import asyncio
 import functools
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast import insight
-from holdfast.bulk import Acted, move_all
-from holdfast.core import acts
 from holdfast.core.limits import Limits, setting
-from holdfast.core.machine import State
 from holdfast.core.published import PublishedTask
-from holdfast.core.records import Event, EventKind, Filter, Job, Seen
-from holdfast.core.replay import STEPS_MAX
+from holdfast.core.records import Detector, Event, EventKind, Job
 from holdfast.core.text import check_storable
-from holdfast.core.verdict import Verdict
 from holdfast.errors import UsageError
+from holdfast.insight import Selection
 from holdfast.insight.zombies import Lookback
+from holdfast.mass_acts import ACTS, ActName, MassAct, Outcome, act_on_selected
 from holdfast.queues import choose_limits, pause_queue, queue_named, resume_queue
 from holdfast.stores.protocol import Store
 from holdfast.worker_orders import order_workers, resume_workers
@@ -31,8 +28,6 @@ if TYPE_CHECKING:
     from holdfast.app import App
 
 V = TypeVar("V", bound=msgspec.Struct)
-
-_PAGE = 1_000
 
 
 class OrderView(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,12 +152,25 @@ class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
     example: str  # the id of the job that had it last
 
 
-class RevivedDead(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of `revive_dead`: ids of jobs."""
+class JobFilter(TypedDict, total=False):
+    """The jobs that an act is about. Each name that is given narrows it.
 
-    revived: list[str]  # with dry_run: those that would be
-    refused: dict[str, str]  # those that moved on meanwhile, with the reason
-    open_steps: dict[str, str]  # workflows that are left alone, with the step that may have happened
+    error: the fingerprint of the last error. release: of the worker that ran the attempt with that error. since, until:
+    when the jobs ended, or failed, or were added; with `error` or `release` the time of the error, with `crashed` or
+    `detector` that of the crash.
+    """
+
+    state: str | Sequence[str]
+    queue: str
+    task: str
+    group: str
+    key: str
+    error: str
+    release: str
+    since: datetime
+    until: datetime
+    crashed: bool
+    detector: Detector
 
 
 class Admin:
@@ -236,6 +244,7 @@ class Admin:
         the page before.
         """
         check_storable(id=id)
+        id = None if id is None else insight.full_id(self._store, id)
         instant = None if since is None else _instant("since", since)
         return self._store.journal(id, tuple(kinds), limit, since=instant, before=before)
 
@@ -280,33 +289,41 @@ class Admin:
         check_storable(by=by)
         return choose_limits(self._store, queue, given, by, clear=clear)
 
-    def revive_dead(
+    def select(self, *, limit: int = 100, before: str | None = None, **chosen: Unpack[JobFilter]) -> list[Job]:
+        """Return the rows of the jobs that match, newest first; the crashed ones by their last crash.
+
+        before: the id of the last job of the page before.
+        """
+        check_storable(before=before)
+        selection = insight.with_full_task(self._store, _selection(chosen))
+        selection.check()
+        return insight.first_selected(self._store, selection, limit, before)
+
+    def act(
         self,
+        act: ActName,
         *,
-        queue: str | None = None,
-        task: str | None = None,
         by: str = "app",
         note: str | None = None,
         dry_run: bool = False,
-    ) -> RevivedDead:
-        """Bring dead jobs back, ready now and with fresh budgets: all, or those of a queue or a task.
+        to_queue: str | None = None,
+        priority: int | None = None,
+        run_at: datetime | None = None,
+        **chosen: Unpack[JobFilter],
+    ) -> Outcome:
+        """Act on all jobs that match, page by page, and return what became of them.
 
-        A workflow that has begun a step which must not be repeated is left alone. With `dry_run` nothing is changed.
+        act: "revive" dead jobs; "retry" dead ones, or with state= also held and cancelled ones; "approve" or "fail"
+        held ones; "cancel" or "hold" live ones; "delete" ended ones; "move" ready ones with to_queue=; "set" priority=
+        or run_at= of ready ones. A job that needs a decision of its own is left alone: one with a step that may have
+        happened and must not be repeated, or a question. With `dry_run` nothing is changed. Each job has a line in the
+        journal. An act that was interrupted can be repeated.
         """
-        check_storable(queue=queue, task=task, by=by, note=note)
-        store = self._store
-        listed, opened = dead_jobs(store, Filter(states=(State.DEAD,), queue=queue, task=task, limit=_PAGE))
-        if dry_run:
-            return RevivedDead(revived=[seen.job_id for seen in listed], refused={}, open_steps=dict(opened))
-        acted: list[Acted] = [
-            each for page in move_all(store, listed, lambda job: revival(store, job, by, note)) for each in page
-        ]
-        store.wake()
-        return RevivedDead(
-            revived=[each.job_id for each in acted if each.error is None],
-            refused={each.job_id: str(each.error) for each in acted if each.error is not None},
-            open_steps=dict(opened),
-        )
+        if act not in ACTS:
+            raise UsageError(f"{act!r} is not an act: {', '.join(ACTS)}")
+        at = None if run_at is None else _instant("run_at", run_at)
+        said = MassAct(name=act, actor=by, note=note, queue=to_queue, priority=priority, run_at=at)
+        return act_on_selected(self._store, said, _selection(chosen), dry_run=dry_run)
 
 
 P = ParamSpec("P")
@@ -345,28 +362,20 @@ class AsyncAdmin:
     pause = _awaited(Admin.pause)
     resume = _awaited(Admin.resume)
     limit = _awaited(Admin.limit)
-    revive_dead = _awaited(Admin.revive_dead)
+    select = _awaited(Admin.select)
+    act = _awaited(Admin.act)
 
 
-def dead_jobs(store: Store, where: Filter) -> tuple[list[Seen], list[tuple[str, str]]]:
-    """Return the dead jobs as they are now, and apart from these the workflows with an open step, each with its step.
-
-    Between this list and the act a person is asked, and others act: only those that are still the same are revived.
-    """
-    listed: list[Seen] = []
-    opened: list[tuple[str, str]] = []
-    for job in insight.all_jobs(store, where):
-        if job.open_step is None:
-            listed.append(job.seen)
-        else:
-            opened.append((job.id, job.open_step))
-    return listed, opened
-
-
-def revival(store: Store, job: Job, actor: str, note: str | None, *, repeat_step: bool = False) -> Verdict:
-    """Return the act that brings a job back."""
-    steps = store.steps(job.id, limit=STEPS_MAX) if job.open_step is not None else []
-    return acts.revive(job, store.now().wall, actor=actor, reason=note, repeat_step=repeat_step, steps=steps)
+def _selection(given: JobFilter) -> Selection:
+    states = given.get("state", ())
+    since, until = given.get("since"), given.get("until")
+    return Selection(
+        states=(states,) if isinstance(states, str) else tuple(states),
+        **{name: given.get(name) for name in ("queue", "task", "group", "key", "error", "release", "detector")},  # type: ignore[arg-type]
+        crashed=given.get("crashed", False),
+        since=None if since is None else _instant("since", since),
+        until=None if until is None else _instant("until", until),
+    )
 
 
 def _typed(views: list[dict[str, Any]], kind: type[V]) -> list[V]:

@@ -23,6 +23,7 @@
     │   ├── StoreUnsupported       the library or server below is too old, or set up in a way that cannot work
     │   └── SchemaMismatch         the schema is newer or older than this program
     ├── NotFound                   no such job, queue or worker
+    │   └── AmbiguousName          a shortened name or id that fits several
     ├── Refused                    the state or the fence has moved on; nothing was changed
     │   ├── IllegalMove            the machine has no such transition
     │   ├── KeyTaken               another live job holds the key, or another job has the id of a child
@@ -179,6 +180,10 @@ class SchemaMismatch(StoreError):
 
 class NotFound(HoldfastError):
     """There is no such job, queue or worker."""
+
+
+class AmbiguousName(NotFound):
+    """A shortened id or name fits several jobs or tasks; nothing was changed."""
 
 
 class Refused(HoldfastError):

@@ -468,9 +468,9 @@ def decided(act: str, job: Job, clock: FakeClock) -> Verdict:
         case "retry" | "done" | "fail":
             return acts.resolve(job, act, wall, actor="ann", reason="so", result='"it happened"')  # type: ignore[arg-type]
         case "move":
-            return acts.reprioritise(job, actor="ann", priority=9)
+            return acts.reschedule(job, actor="ann", priority=9)
         case "later":
-            return acts.reprioritise(job, actor="ann", run_at=wall + 1.5)
+            return acts.reschedule(job, actor="ann", run_at=wall + 1.5)
     raise IllegalMove(act)
 
 

@@ -110,14 +110,46 @@ def test_dead_jobs_are_revived_by_queue_and_task(app: App) -> None:
         return job.id
 
     mail, other = dead(queue="mail"), dead(task="other")
-    plan = app.admin.revive_dead(queue="mail", dry_run=True)
-    assert (plan.revived, plan.refused, plan.open_steps) == ([mail], {}, {})
+    plan = app.admin.act("revive", queue="mail", dry_run=True)
+    assert (plan.count, plan.sample, plan.done, plan.refused, plan.left_alone) == (1, [mail], 0, {}, {})
     assert row(app.store, mail).state == "dead"
-    assert app.admin.revive_dead(queue="mail", by="ann", note="mail is back").revived == [mail]
+    assert app.admin.act("revive", queue="mail", by="ann", note="mail is back").done == 1
     assert app.admin.journal(mail, kinds=["revived"])[0].actor == "ann"
     assert [row(app.store, each).state for each in (mail, other)] == ["ready", "dead"]
-    assert app.admin.revive_dead(task="other").revived == [other]
-    assert app.admin.revive_dead().revived == []
+    assert app.admin.act("revive", task="other", since=datetime.now(UTC) - timedelta(days=9000)).done == 1
+    assert app.admin.act("revive").done == 0
+
+
+def test_jobs_are_chosen_by_the_same_names_as_on_the_command_line(app: App, clock: FakeClock) -> None:
+    failed = start(app.store, attempts_max=1, task="shop.pay", queue="money", group="acme", key="k")
+    settle(app.store, failed, Failed("no luck"))
+    add(app.store)
+    error = str(row(app.store, failed.id).fingerprint)
+    now = datetime.fromtimestamp(clock.wall(), UTC)
+    hour = timedelta(hours=1)
+    assert [job.id for job in app.admin.select(state="dead", task="pay", error=error)] == [failed.id]
+    assert [job.id for job in app.admin.select(queue="money", group="acme", key="k", since=now - hour)] == [failed.id]
+    assert app.admin.select(error=error, until=now - hour) == []
+    assert app.admin.select(crashed=True) == app.admin.select(detector="exit") == []
+    assert len(app.admin.select(state=["dead", "ready"])) == 2
+    assert len(app.admin.select(limit=1)) == 1
+
+
+def test_an_act_by_a_program_can_move_and_set_and_refuses_what_makes_no_sense(app: App) -> None:
+    job = add(app.store, queue="slow")
+    assert app.admin.act("move", queue="slow", to_queue="fast").done == 1
+    assert app.admin.act("set", queue="fast", priority=7).done == 1
+    assert (row(app.store, job.id).queue, row(app.store, job.id).priority) == ("fast", 7)
+    with pytest.raises(UsageError, match="to move"):
+        app.admin.act("move")
+    with pytest.raises(UsageError, match="is not an act"):
+        app.admin.act("bless")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="time zone"):
+        app.admin.act("cancel", since=datetime(2026, 1, 1))
+    with pytest.raises(UsageError, match="cannot be chosen"):
+        app.admin.act("approve", state="dead")
+    with pytest.raises(UsageError, match="not a state"):
+        app.admin.act("cancel", state="lively")
 
 
 def test_views_have_every_field_that_the_command_line_shows(app: App, clock: FakeClock) -> None:

@@ -165,11 +165,10 @@ def test_revive_all_starts_no_job_that_is_held_by_the_time_of_the_answer(
     one, other = job_in(store, State.DEAD, on_crash="hold"), job_in(store, State.DEAD)
     at_the_prompt.append(lambda: crash_until_held(store, one))
     result = run("dead", "revive", "--all")
-    assert result.stdout == "1 revived\n"
+    assert result.stdout == "1 job revived\n"
     now = row(store, one.id)
-    assert (
-        f"Left alone: job {one.id} was dead (fence {one.fence}) and is held (fence {now.fence}) by now" in result.stderr
-    )
+    assert "Left alone, because they moved on: 1 job." in result.stderr
+    assert f"job {one.id} was dead (fence {one.fence}) and is held (fence {now.fence}) by now" in result.stderr
     assert (now.state, row(store, other.id).state) == (State.HELD, State.READY)
 
 
@@ -216,12 +215,18 @@ def test_revive_all_leaves_alone_what_it_must(run: Run, store: Store) -> None:
     taken = job_in(store, State.DEAD, queue="mail", key="k")
     add(store, key="k")
     result = run("dead", "revive", "--all", "--queue", "mail", "-y")
-    assert result.stdout == "3 revived\n"
+    assert result.stdout == "3 jobs revived\n"
     assert "Left alone" in result.stderr
     assert {row(store, job.id).state for job in mail} == {State.READY}
     assert {row(store, job.id).state for job in (other, taken)} == {State.DEAD}
-    assert run.json("dead", "revive", "--all", "-y") == {"revived": 1, "refused": 1, "open_steps": 0}
-    assert run("dead", "revive", "--all", "--queue", "nothing").stdout == "0 revived\n"
+    done = run.json("dead", "revive", "--all", "-y")
+    assert {name: done[name] for name in ("count", "done", "refused", "left_alone")} == {
+        "count": 2,
+        "done": 1,
+        "refused": 1,
+        "left_alone": 0,
+    }
+    assert run("dead", "revive", "--all", "--queue", "nothing").stdout == "0 jobs revived\n"
 
 
 def test_purge_and_prune_take_what_is_old_enough(run: Run, store: Store, clock: FakeClock) -> None:

@@ -14,9 +14,8 @@ import pytest
 
 from holdfast import insight
 from holdfast.core.machine import State
-from holdfast.core.records import Filter, Job
 from holdfast.core.verdict import Failed, Succeeded
-from holdfast.insight import views
+from holdfast.insight import Selection, views
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import Run
@@ -24,7 +23,7 @@ from tests.factory import add, delete, job_in, make_job, settle, start
 
 RECORD = {
     *("id", "task", "queue", "state", "attempt", "fence", "failures", "crashes", "run_at", "worker", "lease_until"),
-    *("stop_reason", "rollback_cause"),
+    *("stop_reason", "rollback_cause", "fingerprint", "release"),
     *("error", "result", "progress", "log", "key", "group", "priority", "arguments", "on_crash", "zombies"),
     *("created_at", "claimed_at", "ended_at", "events", "steps"),
 }
@@ -83,30 +82,12 @@ def test_filters(run: Run, store: Store, clock: FakeClock) -> None:
     assert ids("--since", "75s", "--queue", "mail") == [mail.id]
 
 
-def test_since_stops_reading_behind_it(store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    store.add([make_job() for _ in range(50)])
-    clock.advance(100)
-    new = add(store)
-    asked: list[Filter] = []
-    find = type(store).find
-
-    def counted(self: Store, where: Filter) -> list[Job]:
-        asked.append(where)
-        return find(self, where)
-
-    monkeypatch.setattr(type(store), "find", counted)
-    assert [record["id"] for record in insight.job_records(store, [], Filter(limit=5), 50.0)] == [new.id]
-    assert len(asked) <= 3
-
-
-def test_a_clock_that_was_set_back_hides_nothing(store: Store, clock: FakeClock) -> None:
-    first = add(store)
-    clock.set_wall(clock.wall() - 1000)
-    for _ in range(3):
-        add(store)
-    clock.set_wall(clock.wall() + 1010)
-    found = insight.job_records(store, [], Filter(limit=10), 50.0)
-    assert [record["id"] for record in found] == [first.id]
+def test_the_time_is_that_of_the_end_and_else_of_the_enqueue(run: Run, store: Store, clock: FakeClock) -> None:
+    old, ended = add(store), start(store)
+    clock.advance(50)
+    settle(store, ended, Succeeded("7"))
+    assert [record["id"] for record in lines(run, "--since", "75s")] == [ended.id]
+    assert [record["id"] for record in lines(run, "--until", "75s")] == [old.id]
 
 
 def test_a_file_appears_when_it_is_complete_and_is_private(run: Run, store: Store, folder: Path) -> None:
@@ -271,7 +252,7 @@ def test_any_number_of_rows_in_bounded_memory(store: Store, run: Run, folder: Pa
 def test_jobs_that_come_or_go_meanwhile_do_not_disturb(store: Store) -> None:
     jobs = [add(store) for _ in range(9)][::-1]
     found = []
-    for record in insight.job_records(store, [], Filter(limit=3)):
+    for record in insight.job_records(store, insight.selected(store, Selection(), page=3), 3):
         found.append(record["id"])
         add(store)
         if len(found) == 3:

@@ -6,10 +6,11 @@ from msgspec.structs import replace
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job
-from holdfast.core.verdict import Failed
+from holdfast.core.settlement import settlement
+from holdfast.core.verdict import Failed, Outcome, Succeeded, judge
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.factory import EXPIRED, add, enrol, job_in, make_job, move, park, row, settle, start, start_flow
+from tests.factory import EXPIRED, add, again, enrol, job_in, make_job, move, park, row, settle, start, start_flow
 
 
 def ids(jobs: list[Job]) -> list[str]:
@@ -177,3 +178,84 @@ def test_ready_jobs_are_found_by_later_run_at_and_by_earlier_tries(store: Store,
     some = Filter(states=(State.READY, State.HELD), later=now, tried=True)
     assert ids(store.find(some)) == [held.id, flow.id, retrying.id]
     assert ids(store.find(replace(some, ids=everybody))) == [held.id, flow.id, retrying.id]
+
+
+# ----------------------------------------------------------------------------- by error, time and part of the id
+
+NO_LUCK = Failed("ValueError: no luck", error_kind="ValueError", origin="shop.pay")
+NO_KEY = Failed("KeyError: no key", error_kind="KeyError", origin="shop.pay")
+
+
+def fails(store: Store, outcome: Outcome = NO_LUCK, release: str | None = None, **given: object) -> Job:
+    """Return a job whose attempt has failed."""
+    job = start(store, **{"attempts_max": 1} | given)  # type: ignore[arg-type]
+    store.settle([settlement(job, judge(outcome, job, store.now().wall, chance=0.5, release=release))])
+    return row(store, job.id)
+
+
+@pytest.mark.parametrize("states", [(), (State.DEAD,), (State.DEAD, State.READY)])
+def test_by_the_fingerprint_of_the_last_error(store: Store, clock: FakeClock, states: tuple[State, ...]) -> None:
+    old, other, new, healed = fails(store), fails(store, NO_KEY), fails(store), fails(store, attempts_max=2)
+    clock.advance(6000)
+    settle(store, again(store, healed), Succeeded("7"))
+    wanted = [healed.id] if not states else []
+    assert ids(store.find(Filter(fingerprint=old.fingerprint, states=states))) == [*wanted, new.id, old.id]
+    assert ids(store.find(Filter(fingerprint=other.fingerprint, states=states))) == [other.id]
+    assert ids(store.find(Filter(fingerprint=old.fingerprint, states=(State.DEAD,), before=new.id))) == [old.id]
+    assert store.find(Filter(fingerprint=old.fingerprint, task="another")) == []
+    assert store.find(Filter(fingerprint="unknown", states=states)) == []
+
+
+@pytest.mark.parametrize("states", [(), (State.DEAD,), (State.DEAD, State.READY)])
+def test_by_the_release_that_the_last_error_came_from(store: Store, states: tuple[State, ...]) -> None:
+    first, second, unknown = fails(store, release="1.0"), fails(store, release="1.1"), fails(store)
+    assert ids(store.find(Filter(release="1.0", states=states))) == [first.id]
+    assert ids(store.find(Filter(release="1.1", states=states, fingerprint=unknown.fingerprint))) == [second.id]
+    assert ids(store.find(Filter(release="1.1", states=states, queue="another"))) == []
+
+
+@pytest.mark.parametrize("state", [None, *State])
+def test_by_the_time_of_the_end_or_else_of_the_enqueue(store: Store, clock: FakeClock, state: State | None) -> None:
+    states = (state,) if state else ()
+    old = job_in(store, state or State.READY)
+    clock.advance(600)
+    between = clock.wall()
+    new = job_in(store, state or State.READY)
+    assert ids(store.find(Filter(states=states, since=between))) == [new.id]
+    assert ids(store.find(Filter(states=states, until=between))) == [old.id]
+    assert ids(store.find(Filter(states=states, since=between, until=clock.wall() + 1))) == [new.id]
+    assert store.find(Filter(states=states, since=between, until=between)) == []
+
+
+def test_the_time_of_a_job_that_has_not_ended_is_that_of_its_last_error(store: Store, clock: FakeClock) -> None:
+    job = add(store, attempts_max=5)
+    clock.advance(600)
+    failed_at = clock.wall()
+    settle(store, again(store, job), NO_LUCK)
+    assert ids(store.find(Filter(since=failed_at))) == [job.id]
+    assert ids(store.find(Filter(since=failed_at, states=(State.READY,), tried=True))) == [job.id]
+    assert store.find(Filter(until=failed_at)) == []
+
+
+def test_with_an_error_the_time_is_that_of_the_error_and_not_of_the_end(store: Store, clock: FakeClock) -> None:
+    failed = fails(store, attempts_max=5, release="1.0")
+    failed_at = store.now().wall
+    clock.advance(6000)
+    settle(store, again(store, failed), Succeeded("7"))
+    for more in ({"fingerprint": failed.fingerprint}, {"release": "1.0"}):
+        assert ids(store.find(Filter(until=failed_at + 1, **more))) == [failed.id]
+        assert store.find(Filter(since=failed_at + 1, **more)) == []
+    assert ids(store.find(Filter(since=failed_at + 1))) == [failed.id], "it ended later"
+
+
+def test_by_the_first_part_of_the_id(store: Store) -> None:
+    one, two, other = (add(store, id=name).id for name in ("0193abcd-1", "0193abcd-2", "0194"))
+    add(store, id="%")
+    assert ids(store.find(Filter(prefix="0193abcd"))) == [two, one]
+    assert ids(store.find(Filter(prefix="0193abcd-1"))) == [one]
+    assert ids(store.find(Filter(prefix="0193abcd", limit=1))) == [two]
+    assert ids(store.find(Filter(prefix="0193abcd", states=(State.READY,), ids=(one, other)))) == [one]
+    assert store.find(Filter(prefix="0193abcd", states=(State.DONE,))) == []
+    assert store.find(Filter(prefix="0193ABCD")) == []
+    assert ids(store.find(Filter(prefix="%"))) == ["%"]
+    assert store.find(Filter(prefix="019_")) == []

@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.core import acts
 from holdfast.core.acts import Move
+from holdfast.core.limits import Setting
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Filter, Job, Seen
 from holdfast.core.verdict import Failed, Succeeded, Verdict
@@ -243,12 +244,34 @@ def test_a_persons_act_that_comes_before_a_settle_does_not_refuse_it(store: Stor
 
 def test_a_ready_job_is_moved_in_its_queue(store: Store, clock: FakeClock) -> None:
     first, second = add(store), add(store)
-    verdict = acts.reprioritise(second, actor="ann", priority=9, run_at=clock.wall() - 1)
+    verdict = acts.reschedule(second, actor="ann", priority=9, run_at=clock.wall() - 1)
     assert move(store, second.id, State.READY, second.fence, verdict) is True
     moved = row(store, second.id)
     assert (moved.priority, moved.run_at, moved.state, moved.fence) == (9, clock.wall() - 1, State.READY, 0)
     assert [job.id for job in claim(store, limit=1)] == [second.id]
     assert row(store, first.id) == first
+
+
+@pytest.mark.parametrize("group", [None, "acme"])
+def test_a_ready_job_is_moved_to_another_queue(store: Store, group: str | None) -> None:
+    job, other = add(store, queue="slow", group=group, priority=3), add(store, queue="slow")
+    assert move(store, job.id, State.READY, job.fence, acts.reschedule(job, actor="ann", queue="fast", reason="so"))
+    moved = row(store, job.id)
+    assert (moved.queue, moved.priority, moved.run_at, moved.state) == ("fast", 3, job.run_at, State.READY)
+    event = store.journal(job.id)[-1]
+    assert (event.kind, event.actor) == ("moved", "ann")
+    assert event.detail == {"queue": "fast", "from_queue": "slow", "note": "so"}
+    assert store.counts()["fast"] == {State.READY: 1}
+    assert [each.id for each in claim(store, queues=["slow"], limit=9)] == [other.id]
+    assert [each.id for each in claim(store, queues=["fast"], limit=9)] == [job.id]
+
+
+def test_a_job_with_a_group_takes_turns_in_the_queue_that_it_was_moved_to(store: Store) -> None:
+    store.limit("fast", Setting(group_limit=1))
+    jobs = [add(store, queue="slow", group="acme") for _ in range(2)]
+    moves = [Move(job.seen, acts.reschedule(job, actor="ann", queue="fast")) for job in jobs]
+    assert store.move(moves) == [Reply.ACCEPTED] * 2
+    assert len(claim(store, queues=["fast"], limit=9)) == 1
 
 
 # ----------------------------------------------------------------------------------------------- many at once

@@ -22,7 +22,7 @@ ACTS: dict[str, Act] = {
     "answer done": lambda job: acts.resolve(job, "done", NOW, actor="ann"),
     "answer fail": lambda job: acts.resolve(job, "fail", NOW, actor="ann"),
     "hold": lambda job: acts.hold(job, actor="ann"),
-    "reprioritise": lambda job: acts.reprioritise(job, actor="ann", priority=5),
+    "reschedule": lambda job: acts.reschedule(job, actor="ann", priority=5),
 }
 
 # What each act makes of a job in each state; what is not here must raise.
@@ -39,9 +39,9 @@ LEADS_TO = {
     ("answer fail", "held"): "dead",
     ("hold", "ready"): "held",
     ("hold", "waiting"): "held",
-    ("reprioritise", "ready"): "ready",
+    ("reschedule", "ready"): "ready",
 }
-STAYS = {("cancel", "running"), ("reprioritise", "ready")}
+STAYS = {("cancel", "running"), ("reschedule", "ready")}
 PAIRS = [(name, state) for name in ACTS for state in State]
 
 
@@ -82,7 +82,7 @@ KINDS = {
     "answer done": ["resolved"],
     "answer fail": ["resolved", "dead"],
     "hold": ["held"],
-    "reprioritise": ["moved"],
+    "reschedule": ["moved"],
 }
 
 
@@ -95,7 +95,7 @@ def test_a_running_job_is_only_asked_to_stop() -> None:
     verdict = acts.cancel(a_job(State.RUNNING), actor="ann", reason="wrong order")
     assert (verdict.state, verdict.cancel_requested, verdict.error) == (State.RUNNING, True, None)
     [note] = verdict.events
-    assert (note.kind, note.detail["reason"]) == ("moved", "wrong order")
+    assert (note.kind, note.detail["note"]) == ("moved", "wrong order")
 
 
 @pytest.mark.parametrize("state", sorted(LIVE - {State.RUNNING}))
@@ -141,10 +141,10 @@ def test_a_held_job_keeps_the_reason() -> None:
 
 def test_a_ready_job_is_moved_by_what_is_given_and_nothing_else() -> None:
     job = a_job(State.READY)
-    both = acts.reprioritise(job, actor="ann", priority=0, run_at=0.0)
+    both = acts.reschedule(job, actor="ann", priority=0, run_at=0.0)
     assert (both.priority, both.run_at) == (0, 0.0)
     assert both.events[0].detail == {"priority": 0, "run_at": 0.0}
-    one = acts.reprioritise(job, actor="ann", priority=-3)
+    one = acts.reschedule(job, actor="ann", priority=-3)
     assert (one.priority, one.run_at) == (-3, None)
     assert one.events[0].detail == {"priority": -3}
 
@@ -152,6 +152,6 @@ def test_a_ready_job_is_moved_by_what_is_given_and_nothing_else() -> None:
 def test_a_cancel_of_a_running_job_is_journalled_once_with_actor_and_note() -> None:
     job = a_job(State.RUNNING)
     [note] = acts.cancel(job, actor="ann", reason="a typo").events
-    assert (note.kind, note.actor, note.detail) == ("moved", "ann", {"cancel_requested": True, "reason": "a typo"})
+    assert (note.kind, note.actor, note.detail) == ("moved", "ann", {"cancel_requested": True, "note": "a typo"})
     again = acts.cancel(msgspec.structs.replace(job, cancel_requested=True), actor="ann")
     assert (again.events, again.cancel_requested) == ((), True)

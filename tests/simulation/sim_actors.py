@@ -328,7 +328,7 @@ class Person(Process):
             case State.HELD:
                 return acts.resolve(job, dice.choice(("retry", "retry", "done", "fail")), wall, actor=self.name)
             case State.READY:
-                earlier = acts.reprioritise(job, actor=self.name, priority=dice.choice((0, 9)))
+                earlier = acts.reschedule(job, actor=self.name, priority=dice.choice((0, 9)))
                 return dice.choice((acts.hold(job, actor=self.name), acts.cancel(job, actor=self.name), earlier))
             case State.RUNNING | State.WAITING:
                 return acts.cancel(job, actor=self.name) if dice.random() < 0.3 else None

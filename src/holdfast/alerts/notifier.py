@@ -281,7 +281,7 @@ class JournalReader:
                     worker_id=event.worker or "",
                     worker=_text(event.detail, "worker"),
                     host=_text(event.detail, "host"),
-                    reason=_text(event.detail, "reason", "cause", "question"),
+                    reason=_text(event.detail, "reason", "note", "cause", "question"),
                     crashes=crashes.get(event.job_id, 0),
                 )
             )

@@ -17,12 +17,12 @@ import click
 
 from holdfast import insight
 from holdfast.cli.base import Command, say
-from holdfast.cli.filters import origin_options, state_option
+from holdfast.cli.filters import Chosen, choose_options
 from holdfast.cli.loading import opened_store, suggest_task
 from holdfast.cli.output import Progress, clean, is_terminal, json_line
-from holdfast.cli.types import Duration, step_arguments_option
-from holdfast.core.records import Filter
+from holdfast.cli.types import step_arguments_option
 from holdfast.errors import UsageError
+from holdfast.insight import Selection
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.backup import give_name
 from holdfast.stores.sqlite.store import SqliteStore
@@ -40,9 +40,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell th
     holdfast jobs export --state done | jq -r 'select(.crashes > 0) | .id'
     """,
 )
-@state_option
-@origin_options
-@click.option("--since", type=Duration(), metavar="TIME", help="Only jobs added within this time, such as 7d.")
+@choose_options
 @click.option(
     "--format", "form", type=click.Choice(["jsonl", "csv"]), default="jsonl", show_default=True, help="How to write it."
 )
@@ -56,10 +54,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run a cell th
 )
 @click.option("--force", is_flag=True, help="Replace FILE if it exists. A file of the store is never replaced.")
 def export(
-    states: tuple[str, ...],
-    queue: str | None,
-    task: str | None,
-    since: float | None,
+    chosen: Chosen,
     form: str,
     step_arguments: bool,
     output: Path | None,
@@ -73,27 +68,28 @@ def export(
     Jobs are read page by page, so that any number fits; those that are added meanwhile are not in it. FILE appears when
     it is complete; if it exists already, nothing is written without --force.
     """
-    where = Filter(queue=queue, task=task, limit=_PAGE)
     if str(output) == "-":
         output = None
     with opened_store(bulk=True) as store, _opened(store, output, force) as stream:
         write = _csv(stream) if form == "csv" else _json_lines(stream)
         number = 0
-        with Progress("exporting", _guess(store, states, queue) if output or not is_terminal() else 0) as progress:
-            for record in insight.job_records(store, states, where, since, arguments=step_arguments):
+        wanted = chosen.on(store)
+        jobs = insight.selected(store, wanted, page=_PAGE)
+        with Progress("exporting", _guess(store, wanted) if output or not is_terminal() else 0) as progress:
+            for record in insight.job_records(store, jobs, _PAGE, arguments=step_arguments):
                 write(record)
                 number += 1
                 progress.advance(1)
         if not number:
-            suggest_task(store, task, states)
+            suggest_task(store, wanted.task, wanted.states)
     say(f"{insight.counted(number, 'job')} exported{f' to {clean(output)}' if output else ''}.")
 
 
-def _guess(store: Store, states: tuple[str, ...], queue: str | None) -> int:
+def _guess(store: Store, chosen: Selection) -> int:
     """Return how many jobs there will be at most."""
-    wanted = {"ready" if state in ("scheduled", "retrying") else state for state in states}
+    wanted = {"ready" if state in ("scheduled", "retrying") else state for state in chosen.states}
     counts = store.counts()
-    queues = [counts.get(queue, {})] if queue is not None else list(counts.values())
+    queues = [counts.get(chosen.queue, {})] if chosen.queue is not None else list(counts.values())
     return sum(number for jobs in queues for state, number in jobs.items() if not wanted or state.value in wanted)
 
 

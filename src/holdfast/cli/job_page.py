@@ -172,7 +172,7 @@ def _tell_event(event: Event, names: insight.Names, was: insight.Ending | None, 
         for line in textwrap.wrap(clean(was.sentence), width() - 6, break_on_hyphens=False):
             click.echo(f"      {line}")
     for label, value in _details(event, places):
-        if not (label == "reason" and value == said):
+        if not (label in ("reason", "note") and value == said):
             _show(label, value, "      ")
 
 

@@ -1,4 +1,4 @@
-"""`holdfast jobs`: see, export, retry, cancel and delete jobs."""
+"""`holdfast jobs`: see, export, retry, cancel, move, change and delete jobs."""
 
 from __future__ import annotations
 
@@ -10,32 +10,37 @@ from typing import Any
 import click
 
 from holdfast import insight
-from holdfast.admin import revival
 from holdfast.app import App
 from holdfast.bulk import READ, Acted, delete_all, move_all
 from holdfast.cli import job_page
 from holdfast.cli.base import Group, acknowledge, complain, error_text, is_quiet, say
+from holdfast.cli.completing import complete_queue
+from holdfast.cli.confirming import confirm
 from holdfast.cli.exit_codes import Exit, code_of
 from holdfast.cli.export import export
-from holdfast.cli.filters import page_options, state_option
+from holdfast.cli.filters import Chosen, page_options
 from holdfast.cli.leaving import noting
 from holdfast.cli.loading import opened_app, opened_store, suggest_task
+from holdfast.cli.mass import act_on_chosen, chooses, mass_options
 from holdfast.cli.output import Column, Progress, clean, is_terminal, show_json, show_table, styled
 from holdfast.cli.types import (
     JobId,
+    Text,
     fence_option,
     json_option,
+    later,
     person,
     person_options,
     repeat_step_option,
     require_one,
-    yes_option,
 )
 from holdfast.core import acts
-from holdfast.core.machine import LIVE, State
-from holdfast.core.records import Filter, Job, Moment, Seen
+from holdfast.core.machine import LIVE
+from holdfast.core.records import Job, Moment, Seen
 from holdfast.core.verdict import Verdict
-from holdfast.errors import NotFound, Refused, UsageError
+from holdfast.errors import AmbiguousName, NotFound, Refused, UsageError
+from holdfast.insight import Selection
+from holdfast.mass_acts import MassAct, decided, deletable, revival
 from holdfast.stores.protocol import Store, rows_of
 
 _MANY = 20  # jobs that are named at once: more take a while
@@ -43,7 +48,7 @@ _MANY = 20  # jobs that are named at once: more take a while
 
 @click.group(cls=Group, epilog="holdfast jobs list --state held")
 def jobs() -> None:
-    """See, export, retry, cancel and delete jobs."""
+    """See, export, retry, cancel, move, change and delete jobs."""
 
 
 jobs.add_command(export)
@@ -60,47 +65,53 @@ jobs.add_command(export)
     holdfast jobs list --state dead --json | jq -r '.[].id'
     """,
 )
-@state_option
-@partial(page_options, key=True)
+@partial(page_options, states=True)
 @json_option
-def list_(states: tuple[str, ...], where: Filter, as_json: bool) -> None:
+def list_(chosen: Chosen, limit: int, before: str | None, as_json: bool) -> None:
     """Show jobs, newest first.
 
     A ready job whose time has not come is shown as scheduled, or as retrying after a failure or crash; --state ready
-    finds these too.
+    finds these too. With --crashed or --detector the jobs that crashed last come first, and TIME is that of the crash;
+    with --error or --release it is that of the last error.
     """
     with opened_store() as store:
-        show_jobs(store, states, where, as_json)
+        show_jobs(store, chosen.on(store), limit, before, as_json)
 
 
 def show_jobs(
-    store: Store, states: Sequence[str], where: Filter, as_json: bool, what: str = "jobs", asking: bool = False
+    store: Store,
+    chosen: Selection,
+    limit: int,
+    before: str | None,
+    as_json: bool,
+    what: str = "jobs",
+    asking: bool = False,
 ) -> None:
     """Find jobs and print them: the list behind `jobs`, `workflows`, `held` and `dead`.
 
     With `asking` also workflows that wait for a person's answer; then each says in JSON what is asked.
     """
-    if where.before is not None and store.get(where.before) is None:
-        raise NotFound(f"there is no job {where.before!r} to continue after")
-    found = insight.find_jobs(store, states, where)
-    if asking:
-        found = insight.with_asking(store, found, where)
+    states = chosen.states
+    if before is not None and store.get(before := insight.full_id(store, before)) is None:
+        raise NotFound(f"there is no job {before!r} to continue after")
+    found = insight.first_selected(store, chosen, limit, before)
+    if asking and not chosen.of_crashes:
+        found = insight.with_asking(store, found, chosen.filter(limit, before))
     now, names = store.now(), insight.worker_names(store)
     if as_json:
         show_json(
             [{**insight.job_view(job, now, names), **(insight.asked(store, job) if asking else {})} for job in found]
         )
     elif not found:
-        narrow = states or where.queue or where.task or where.key or where.group or where.before
-        say(f"No such {what}." if narrow else f"No {what}.")
+        say(f"No such {what}." if states or chosen.narrows or before else f"No {what}.")
     if not found:
-        suggest_task(store, where.task, states)
+        suggest_task(store, chosen.task, states)
     if as_json or not found:
         return
     since = {job.id: insight.since_of(store, job) if len(states) == 1 else job.created_at for job in found}
     asks = what == "workflows" and any(job.question is not None for job in found)
     show_table(_columns(now, names, states, since, tells=what != "jobs", asks=asks), found)
-    if len(found) == where.limit:
+    if len(found) == limit:
         say(f"Perhaps there are more: add --before {clean(found[-1].id)}, or a larger --limit.")
 
 
@@ -145,14 +156,17 @@ def show(job_id: str, as_json: bool) -> None:
 
 
 def known(store: Store, job_id: str) -> Job:
-    job = store.get(job_id)
-    if job is None:
-        raise unknown(job_id)
-    return job
+    """Return the job with this id, or with the only id that begins with it."""
+    try:
+        return insight.job_named(store, job_id)
+    except AmbiguousName:
+        raise
+    except NotFound:
+        raise unknown(job_id) from None
 
 
 def unknown(job_id: str) -> NotFound:
-    return NotFound(f"there is no job {job_id!r}; ids are exact: see `holdfast jobs list`")
+    return NotFound(f"there is no job {job_id!r}; see `holdfast jobs list`")
 
 
 # ---------------------------------------------------------------------------------------------- acting
@@ -161,19 +175,40 @@ def unknown(job_id: str) -> NotFound:
 @jobs.command(
     epilog="""
     holdfast jobs retry 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "disk is back"
+    holdfast jobs retry --state cancelled --queue mail --since 1h --dry-run
     """
 )
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=JobId())
+@click.argument("job_ids", metavar="[ID...]", nargs=-1, type=JobId())
+@mass_options
 @repeat_step_option
 @person_options
 @fence_option
 @json_option
 def retry(
-    job_ids: tuple[str, ...], repeat_step: bool, by: str | None, note: str | None, fence: int | None, as_json: bool
+    job_ids: tuple[str, ...],
+    chosen: Chosen,
+    every: bool,
+    dry_run: bool,
+    yes: bool,
+    repeat_step: bool,
+    by: str | None,
+    note: str | None,
+    fence: int | None,
+    as_json: bool,
 ) -> None:
-    """Bring held, dead or cancelled jobs back, with fresh budgets."""
+    """Bring held, dead or cancelled jobs back, with fresh budgets.
+
+    Name the jobs, or choose them by options. Options choose dead jobs unless --state says otherwise. They pass by a
+    workflow with a step that may have happened and must not be repeated.
+    """
     require_one(fence, job_ids)
-    revive(job_ids, repeat_step, by, note, fence, as_json)
+    if not chooses(job_ids, chosen, every, dry_run):
+        revive(job_ids, repeat_step, by, note, fence, as_json)
+        return
+    if repeat_step:
+        raise UsageError("--repeat-step is said of jobs that you name, one by one, not of those that options choose")
+    act = MassAct(name="retry", actor=person(by), note=note)
+    act_on_chosen(act, chosen, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 def revive(
@@ -198,61 +233,171 @@ def revive(
 @jobs.command(
     epilog="""
     holdfast jobs cancel 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --note "sent twice"
+    holdfast jobs cancel --task mail.send --since 14:00 --note "bad batch"
     """
 )
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=JobId())
+@click.argument("job_ids", metavar="[ID...]", nargs=-1, type=JobId())
+@mass_options
 @person_options
 @fence_option
 @json_option
-def cancel(job_ids: tuple[str, ...], by: str | None, note: str | None, fence: int | None, as_json: bool) -> None:
-    """Stop jobs. A running one is asked to stop, and may still succeed."""
+def cancel(
+    job_ids: tuple[str, ...],
+    chosen: Chosen,
+    every: bool,
+    dry_run: bool,
+    yes: bool,
+    by: str | None,
+    note: str | None,
+    fence: int | None,
+    as_json: bool,
+) -> None:
+    """Stop jobs. A running one is asked to stop, and may still succeed.
+
+    Name the jobs, or choose them by options.
+    """
     require_one(fence, job_ids)
     actor = person(by)
-    move_each(job_ids, lambda _, job: acts.cancel(acts.as_seen(job, fence), actor=actor, reason=note), as_json)
+    if chooses(job_ids, chosen, every, dry_run):
+        act = MassAct(name="cancel", actor=actor, note=note)
+        act_on_chosen(act, chosen, dry_run=dry_run, yes=yes, as_json=as_json)
+    else:
+        move_each(job_ids, lambda _, job: acts.cancel(acts.as_seen(job, fence), actor=actor, reason=note), as_json)
 
 
 @jobs.command(
     epilog="""
     holdfast jobs delete 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d -y
+    holdfast jobs delete --state cancelled --task mail.send --dry-run
     """
 )
-@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=JobId())
+@click.argument("job_ids", metavar="[ID...]", nargs=-1, type=JobId())
+@mass_options
+@person_options
 @fence_option
-@yes_option
 @json_option
-def delete(job_ids: tuple[str, ...], fence: int | None, yes: bool, as_json: bool) -> None:
+def delete(
+    job_ids: tuple[str, ...],
+    chosen: Chosen,
+    every: bool,
+    dry_run: bool,
+    yes: bool,
+    by: str | None,
+    note: str | None,
+    fence: int | None,
+    as_json: bool,
+) -> None:
     """Delete jobs that are not running, with their history.
+
+    Name the jobs, or choose them by options. Options choose jobs that have ended, unless --state says otherwise.
 
     A job whose end a workflow waits for is refused: cancel it first, and the workflow learns of it. A result that a
     workflow has not read yet is lost with its job, and the workflow fails with NotFound.
     """
     require_one(fence, job_ids)
+    if chooses(job_ids, chosen, every, dry_run):
+        act = MassAct(name="delete", actor=person(by), note=note)
+        act_on_chosen(act, chosen, dry_run=dry_run, yes=yes, as_json=as_json)
+        return
     listed: dict[str, Seen] = {}
     if not yes and sys.stdin.isatty():  # the answer is about the jobs as they are now
         with opened_store(bulk=True) as store:
-            listed = {job.id: job.seen for job in rows_of(store, list(dict.fromkeys(job_ids)), READ)}
+            ids = insight.full_ids(store, job_ids)
+            listed = {job.id: job.seen for job in rows_of(store, ids, READ)}
     confirm(f"Delete {insight.counted(len(set(job_ids)), 'job')} for good?", yes)
 
     deleted: dict[str, Job] = {}  # as they were, if they are to be shown
 
     def decide(store: Store, job: Job) -> Seen:
-        seen = acts.as_seen(job, fence).seen
-        if seen.state is State.RUNNING:
-            raise Refused(f"job {job.id} is running with fence {job.fence}; cancel it first")
-        parent = store.get(job.parent) if job.parent is not None else None
-        if parent is not None and job.id in insight.awaited_jobs(parent):
-            raise Refused(
-                f"workflow {parent.id} waits for job {job.id} and would wait for ever; cancel the job first, then the "
-                f"workflow is notified: holdfast jobs cancel {job.id}"
-            )
+        acts.as_seen(job, fence)
         if as_json:
             deleted[job.id] = job
-        return seen
+        return deletable(store, job)
 
     def remove(store: Store, ids: Sequence[str]) -> Iterator[list[Acted]]:
         return delete_all(store, [listed.get(job_id, job_id) for job_id in ids], partial(decide, store))
 
     act_on_all(job_ids, remove, as_json, deleted)
+
+
+# ---------------------------------------------------------------------------------------------- when and where
+
+
+@jobs.command(
+    epilog="""
+    holdfast jobs move 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --to-queue slow
+    holdfast jobs move --queue mail --task mail.digest --to-queue slow
+    """
+)
+@click.argument("job_ids", metavar="[ID...]", nargs=-1, type=JobId())
+@click.option(
+    "--to-queue", metavar="QUEUE", required=True, type=Text(), shell_complete=complete_queue, help="The new queue."
+)
+@mass_options
+@person_options
+@fence_option
+@json_option
+def move(job_ids: tuple[str, ...], to_queue: str, by: str | None, note: str | None, **given: Any) -> None:
+    """Move ready jobs to another queue.
+
+    Name the jobs, or choose them by options. Scheduled and retrying jobs are ready, too.
+    """
+    _change(job_ids, MassAct(name="move", actor=person(by), note=note, queue=to_queue), **given)
+
+
+@jobs.command(
+    "set",
+    epilog="""
+    holdfast jobs set 01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d --priority 10
+    holdfast jobs set --task report.build --state ready --run-at 2h
+    """,
+)
+@click.argument("job_ids", metavar="[ID...]", nargs=-1, type=JobId())
+@click.option("--priority", type=int, metavar="N", help="The new priority; larger is sooner.")
+@click.option("--run-at", type=Text(), metavar="TIME", help="When to run: now, 15m from now, or an ISO 8601 instant.")
+@mass_options
+@person_options
+@fence_option
+@json_option
+def set_(
+    job_ids: tuple[str, ...],
+    priority: int | None,
+    run_at: str | None,
+    by: str | None,
+    note: str | None,
+    **given: Any,
+) -> None:
+    """Change the priority or the time of ready jobs.
+
+    Name the jobs, or choose them by options. Scheduled and retrying jobs are ready, too.
+    """
+    at = None
+    if run_at is not None:
+        with opened_store() as store:
+            at = later(run_at, store.now().wall, "--run-at")
+    _change(job_ids, MassAct(name="set", actor=person(by), note=note, priority=priority, run_at=at), **given)
+
+
+def _change(
+    job_ids: Sequence[str],
+    act: MassAct,
+    *,
+    chosen: Chosen,
+    every: bool,
+    dry_run: bool,
+    yes: bool,
+    fence: int | None,
+    as_json: bool,
+) -> None:
+    act.check()
+    require_one(fence, job_ids)
+    if chooses(job_ids, chosen, every, dry_run):
+        act_on_chosen(act, chosen, dry_run=dry_run, yes=yes, as_json=as_json)
+    else:
+        move_each(job_ids, lambda store, job: decided(store, act, acts.as_seen(job, fence)), as_json)
+
+
+# ---------------------------------------------------------------------------------------------- many by their ids
 
 
 def move_each(job_ids: Sequence[str], decide: Callable[[Store, Job], Verdict], as_json: bool) -> None:
@@ -274,12 +419,14 @@ def act_on_all(
 
     `deleted`: the jobs are deleted, and these are as they were before.
     """
-    ids, done = list(dict.fromkeys(job_ids)), 0
+    done = 0
     views: list[dict[str, Any]] = []
     first_code: Exit | None = None
-    shown = len(ids) >= _MANY and not as_json and not is_quiet() and not is_terminal()  # there each has its line
-    how_far = noting(lambda: f"at least {done} of {insight.counted(len(ids), 'job')} done; repeat it for the others")
-    with opened_store(bulk=True) as store, Progress("acting", len(ids) if shown else 0) as progress, how_far:
+    number = len(set(job_ids))
+    shown = number >= _MANY and not as_json and not is_quiet() and not is_terminal()  # there each has its line
+    how_far = noting(lambda: f"at least {done} of {insight.counted(number, 'job')} done; repeat it for the others")
+    with opened_store(bulk=True) as store, Progress("acting", number if shown else 0) as progress, how_far:
+        ids = insight.full_ids(store, job_ids)
         names = insight.worker_names(store) if as_json else {}
         for page in act(store, ids):
             now, well = store.now(), [acted.job_id for acted in page if acted.error is None]
@@ -312,11 +459,11 @@ def act_on(
     """Act on each job, whatever becomes of the others; exit with the code of the first that was not possible."""
     done: list[dict[str, Any]] = []
     first_code: Exit | None = None
-    ids = list(dict.fromkeys(job_ids))
-    shown = len(ids) >= _MANY and not as_json and not is_quiet() and not is_terminal()  # there each has its line
-    how_far = noting(lambda: f"at least {len(done)} of {insight.counted(len(ids), 'job')} done")
-    with opened_app(app_ref) as app, Progress("acting", len(ids) if shown else 0) as progress, how_far:
-        for job_id in ids:
+    number = len(set(job_ids))
+    shown = number >= _MANY and not as_json and not is_quiet() and not is_terminal()  # there each has its line
+    how_far = noting(lambda: f"at least {len(done)} of {insight.counted(number, 'job')} done")
+    with opened_app(app_ref) as app, Progress("acting", number if shown else 0) as progress, how_far:
+        for job_id in insight.full_ids(app.store, job_ids):
             progress.advance(1)
             try:
                 job = act(app, job_id)
@@ -342,12 +489,3 @@ def outcome(job: Job, now: Moment) -> str:
     asked = " (asked to stop)" if job.cancel_requested else ""
     undoes = " (rolling back)" if job.rolling_back and job.state in LIVE else ""
     return styled(shown) + asked + undoes
-
-
-def confirm(question: str, yes: bool) -> None:
-    """Ask before what cannot be undone; without a terminal to ask at, demand -y."""
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise UsageError("there is no terminal to ask at; add -y to continue")
-    click.confirm(question, abort=True, err=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
 import click
@@ -11,8 +10,8 @@ from holdfast import insight
 from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.loading import opened_store
 from holdfast.cli.output import Column, clean, show_json, show_table
-from holdfast.cli.types import Text, by_option, json_option
-from holdfast.core.durations import iso, seconds
+from holdfast.cli.types import Text, by_option, json_option, later
+from holdfast.core.durations import iso
 from holdfast.core.limits import Rate, check_group
 from holdfast.errors import UsageError
 from holdfast.queues import choose_limits, pause_queue, queue_named, resume_queue
@@ -196,7 +195,7 @@ group_option = click.option("--group", type=Text(), metavar="GROUP", help="Only 
 def pause(names: tuple[str, ...], group: str | None, until: str | None, by: str, as_json: bool) -> None:
     """Stop claims from queues, or of one group in them. Running jobs continue; new jobs are kept."""
     with opened_store() as store:
-        instant = None if until is None else _instant(until, store.now().wall)
+        instant = None if until is None else later(until, store.now().wall, "--until")
         _check_known(store, names)
         for name in dict.fromkeys(names):
             pause_queue(store, name, group, instant, by)
@@ -225,21 +224,6 @@ def resume(names: tuple[str, ...], group: str | None, by: str, as_json: bool) ->
             _tell(name, group, "resumed", as_json)
     if as_json:
         show_json([_shown(name, False, group, None) for name in dict.fromkeys(names)])
-
-
-def _instant(text: str, wall: float) -> float:
-    """Read an instant, or a length of time from now."""
-    if (length_s := seconds(text)) is not None:
-        return wall + length_s
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        instant = None
-    if instant is None or instant.utcoffset() is None:
-        raise UsageError(
-            f"--until {text!r} is neither an instant with a time zone (2030-01-31T08:00Z) nor a time (15m)"
-        )
-    return instant.timestamp()
 
 
 def _check_known(store: Store, names: tuple[str, ...]) -> None:

@@ -6,6 +6,7 @@ import getpass
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -164,6 +165,23 @@ def since_option(words: str, default: str | None = None) -> Callable[[F], F]:
     return click.option(
         "--since", type=Since(), default=default, show_default=default is not None, metavar="TIME", help=words
     )
+
+
+def later(text: str, wall: float, option: str) -> float:
+    """Read an instant that is to come: now, a length of time from now, or ISO 8601 with a time zone."""
+    if text.strip().lower() == "now":
+        return wall
+    if (length_s := seconds(text)) is not None:
+        return wall + length_s
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.utcoffset() is None:
+        raise UsageError(
+            f"{option} {text!r} is neither an instant with a time zone (2030-01-31T08:00Z) nor a time (15m)"
+        )
+    return at.timestamp()
 
 
 yes_option = click.option("-y", "--yes", is_flag=True, help="Do not ask.")

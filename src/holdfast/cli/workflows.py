@@ -13,7 +13,7 @@ from holdfast import insight
 from holdfast.app import App
 from holdfast.cli import job_page
 from holdfast.cli.base import Group, acknowledge, say
-from holdfast.cli.filters import page_options, state_option
+from holdfast.cli.filters import Chosen, page_options
 from holdfast.cli.jobs import act_on, known, show_jobs
 from holdfast.cli.loading import import_options, opened_app, opened_store, require_task
 from holdfast.cli.output import clean, show_json
@@ -30,7 +30,7 @@ from holdfast.cli.types import (
     step_arguments_option,
 )
 from holdfast.core.machine import State
-from holdfast.core.records import Filter, Job
+from holdfast.core.records import Job
 from holdfast.core.row_text import Awaited
 from holdfast.errors import Refused
 from holdfast.jobs import Job as Handle
@@ -58,14 +58,12 @@ def workflows() -> None:
     holdfast workflows list --state waiting --task shop.checkout
     """,
 )
-@state_option
-@partial(page_options, kind="workflow", key=True)
+@partial(page_options, kind="workflow", states=True)
 @json_option
-def list_(states: tuple[str, ...], where: Filter, as_json: bool) -> None:
+def list_(chosen: Chosen, limit: int, before: str | None, as_json: bool) -> None:
     """Show workflows, newest first, with what they wait for."""
-    where = replace(where, workflow=True)
     with opened_store() as store:
-        show_jobs(store, states, where, as_json, "workflows")
+        show_jobs(store, replace(chosen.on(store), workflow=True), limit, before, as_json, "workflows")
 
 
 @workflows.command(
@@ -92,7 +90,7 @@ def show(job_id: str, step_arguments: bool, as_json: bool) -> None:
 def _known(store: Store, job_id: str) -> Job:
     job = known(store, job_id)
     if not job.workflow:
-        raise Refused(f"job {job_id} is not a workflow; see `holdfast jobs show {job_id}`")
+        raise Refused(f"job {job.id} is not a workflow; see `holdfast jobs show {job.id}`")
     return job
 
 
@@ -200,6 +198,7 @@ def signal(job_id: str, name: str, value: Any, app_ref: str | None, as_json: boo
         before = _known(app.store, job_id)
         if app_ref is not None:
             require_task(app, app_ref, before.task)
+        job_id = before.id
         sent = app.signal(job_id, name, value, **said)
         now, names = app.store.now(), insight.worker_names(app.store)
         view = insight.job_view(known(app.store, job_id), now, names)

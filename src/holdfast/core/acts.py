@@ -44,11 +44,9 @@ def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     A workflow keeps what it did; `rollback` undoes it.
     """
     if job.state is State.RUNNING:
-        asked = (
-            () if job.cancel_requested else (NewEvent("moved", {"cancel_requested": True, "reason": reason}, actor),)
-        )
+        asked = () if job.cancel_requested else (NewEvent("moved", {"cancel_requested": True, "note": reason}, actor),)
         return _asked_to_stop(*asked)
-    event = NewEvent("cancelled", {"reason": reason}, actor)
+    event = NewEvent("cancelled", {"note": reason}, actor)
     return _moved(job, Transition.CANCEL, event, error=reason or f"cancelled by {actor}")
 
 
@@ -138,9 +136,9 @@ def rollback(job: Job, now: float, *, actor: str, reason: str | None = None) -> 
         raise IllegalMove(f"workflow {job.id} is being rolled back already")
     why = None if job.rolling_back else reason or f"rolled back by {actor}"  # the cause stays
     if job.state is State.RUNNING:
-        asked = NewEvent("moved", {"undo_requested": True, "reason": reason}, actor)
+        asked = NewEvent("moved", {"undo_requested": True, "note": reason}, actor)
         return _asked_to_stop(asked, error=why, undo_requested=True)
-    event = NewEvent("moved", {"rolling_back": True, "from": job.state.value, "reason": reason}, actor)
+    event = NewEvent("moved", {"rolling_back": True, "from": job.state.value, "note": reason}, actor)
     fresh = {"rolling_back": True, "cancel_requested": False, "undo_requested": False, "open_step": ""}
     return _back(job, now, event, Transition.UNDO, error=why, **fresh)
 
@@ -311,18 +309,29 @@ def hold(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     """Hold a ready or waiting job until a person decides."""
     if job.state is State.RUNNING:
         raise IllegalMove(f"job {job.id} is running; cancel it, or wait until it ends")
-    event = NewEvent("held", {"reason": reason}, actor)
+    event = NewEvent("held", {"note": reason}, actor)
     return _moved(job, Transition.HOLD, event, error=reason or f"held by {actor}", rollback_cause=why_undone(job))
 
 
-def reprioritise(job: Job, *, actor: str, priority: int | None = None, run_at: float | None = None) -> Verdict:
-    """Change when a ready job is run."""
+def reschedule(
+    job: Job,
+    *,
+    actor: str,
+    reason: str | None = None,
+    queue: str | None = None,
+    priority: int | None = None,
+    run_at: float | None = None,
+) -> Verdict:
+    """Change when a ready job is run, or from which queue."""
     state = after(job.state, Transition.RESCHEDULE, job.id)
-    changes = {"priority": priority, "run_at": run_at}
+    changes = {"queue": queue, "priority": priority, "run_at": run_at, "note": reason}
     detail = {name: value for name, value in changes.items() if value is not None}
+    if queue is not None:
+        detail["from_queue"] = job.queue
     return Verdict(
         move=Transition.RESCHEDULE,
         state=state,
+        queue=queue,
         priority=priority,
         run_at=run_at,
         events=(NewEvent("moved", detail, actor),),

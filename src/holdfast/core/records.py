@@ -517,3 +517,21 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     before: str | None = None  # the id of the last job of the page before
     limit: int = 100
     group: str | None = None
+    prefix: str | None = None  # what the id begins with
+    fingerprint: str | None = None  # of the last error; see core/error_fingerprint.py
+    release: str | None = None  # of the worker that ran the attempt with the last error
+    since: float | None = None  # wall time of `instant_of`, this or later
+    until: float | None = None  # the same, earlier than this
+
+    @property
+    def of_errors(self) -> bool:
+        """Say whether it asks for the last error, so that `since` and `until` are about the time of that error."""
+        return self.fingerprint is not None or self.release is not None
+
+    def instant_of(self, job: Job) -> float | None:
+        """Return the instant of a job that `since` and `until` are compared with: of its last error if the filter asks
+        for errors; else of its end, or of its last error if it has not ended, or of its enqueue."""
+        if self.of_errors:
+            return job.erred_at
+        known = (at for at in (job.ended_at, job.erred_at, job.created_at) if at is not None)
+        return next(known)

@@ -100,6 +100,7 @@ def apply_verdict(job: Job, verdict: Verdict, wall: float) -> Job:
         stop_reason=new("stop_reason") or None,
         rollback_cause=new("rollback_cause"), result=new("result"), suspects=new("suspects"),
         rolling_back=new("rolling_back"), cancel_requested=new("cancel_requested"), priority=new("priority"),
+        queue=new("queue"),
         failures=(0 if verdict.fresh_budgets else job.failures) + verdict.failures,
         crashes=(0 if verdict.fresh_budgets else job.crashes) + verdict.crashes,
         zombies=job.zombies + verdict.zombies, releases=verdict.releases,
@@ -144,19 +145,28 @@ def merge_step(known: Step | None, new: Step) -> Step:
 _SAID_ANEW = ("has_undo", "repeatable", "arguments", "result", "error", "error_kind", "started_at", "tries", "retry_at")
 
 
+_COMPARED = ("queue", "task", "worker", "key", "cancel_requested", "workflow", "group", "fingerprint", "release")
+
+
 def matches(job: Job, where: Filter) -> bool:
     """Return whether the job is one that the filter asks for."""
-    wanted = {
-        name: getattr(where, name)
-        for name in ("queue", "task", "worker", "key", "cancel_requested", "workflow", "group")
-    }
+    wanted = {name: getattr(where, name) for name in _COMPARED}
     same = all(value is None or getattr(job, name) == value for name, value in wanted.items())
     named = where.ids is None or job.id in where.ids
     named = named and (where.asking is None or (job.question is not None) is where.asking)
     if job.state is State.READY:
         tried = bool(job.failures or job.crashes)
         named = named and (where.later is None or job.run_at > where.later) and where.tried in (None, tried)
-    return same and named and (not where.states or job.state in where.states)
+    named = named and (where.prefix is None or job.id.startswith(where.prefix))
+    return same and named and _is_within(job, where) and (not where.states or job.state in where.states)
+
+
+def _is_within(job: Job, where: Filter) -> bool:
+    """Return whether the job falls into the time that the filter asks for."""
+    if where.since is None and where.until is None:
+        return True
+    at = where.instant_of(job)
+    return at is not None and (where.since is None or at >= where.since) and (where.until is None or at < where.until)
 
 
 def merge_schedule(there: Schedule | None, new: Schedule, wall: float, again: bool) -> Schedule:

@@ -188,6 +188,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     rolling_back: bool | None = None
     cancel_requested: bool | None = None
     priority: int | None = None
+    queue: str | None = None
     releases: int = 0  # not added: how often in a row it has come back at no cost after its handler had begun
     fresh_budgets: bool = False
     raises_fence: bool = False  # another program than the attempt's ended it: its late report must be refused

@@ -10,7 +10,7 @@ from holdfast.core.text import counted
 from holdfast.insight.deaths import WAITS, StepDeath, deaths
 from holdfast.insight.errors import error_view, error_views
 from holdfast.insight.explain import explain, in_short
-from holdfast.insight.format import DECIDED, ago, brief, moment, near, parsed, size
+from holdfast.insight.format import DECIDED, ago, brief, first_line, moment, near, parsed, size
 from holdfast.insight.health import (
     BEATING,
     Ending,
@@ -24,6 +24,19 @@ from holdfast.insight.health import (
 )
 from holdfast.insight.live import live_view
 from holdfast.insight.schedules import next_runs, schedule_jobs, schedule_views, when
+from holdfast.insight.selection import (
+    DETECTORS,
+    PREFIX_LEAST,
+    Selection,
+    asking_jobs,
+    first_selected,
+    full_id,
+    full_ids,
+    job_named,
+    selected,
+    task_named,
+    with_full_task,
+)
 from holdfast.insight.status import status_view
 from holdfast.insight.steps import (
     Branch,

@@ -91,18 +91,13 @@ def event_view(event: Event, names: Names | None = None) -> dict[str, Any]:
     }
 
 
-def job_records(
-    store: Store, shown_states: Sequence[str], where: Filter, since_s: float | None = None, *, arguments: bool = False
-) -> Iterator[dict[str, Any]]:
-    """Show every job that matches with all that is known of it, newest first; `where.limit` is the size of a page.
+def job_records(store: Store, jobs: Iterator[Job], page: int, *, arguments: bool = False) -> Iterator[dict[str, Any]]:
+    """Show each of these jobs with all that is known of it; with `arguments` also those of steps.
 
-    With `since_s` only those that were added within this many seconds; with `arguments` also those of steps.
+    `page`: the events of this number of jobs are read at once.
     """
     now, names = store.now(), worker_names(store)
-    jobs = walk_jobs(store, shown_states, where)
-    if since_s is not None:
-        jobs = _added_since(jobs, now.wall - since_s, where.limit)
-    for job, events in _with_events(store, jobs, where.limit):
+    for job, events in _with_events(store, jobs, page):
         yield {
             **job_view(job, now, names),
             "log": lines_of(job.log),
@@ -117,18 +112,6 @@ def job_records(
                 step_view(step, arguments=arguments) for step in with_failures(job, steps_of(store, job), events)
             ],
         }
-
-
-def _added_since(jobs: Iterator[Job], since: float, limit: int) -> Iterator[Job]:
-    older = 0
-    for job in jobs:
-        if job.created_at >= since:
-            older = 0
-            yield job
-            continue
-        older += 1  # jobs come in the order in which they were added, but the clock may have been set in between
-        if older > limit:
-            return
 
 
 def _with_events(store: Store, jobs: Iterator[Job], limit: int) -> Iterator[tuple[Job, list[Event]]]:
@@ -150,12 +133,17 @@ def find_jobs(store: Store, shown_states: Sequence[str], where: Filter) -> list[
 
 def walk_jobs(store: Store, shown_states: Sequence[str], where: Filter) -> Iterator[Job]:
     """Walk over every job in these states, as people call them; `where.limit` is the size of a page."""
+    return all_jobs(store, store_filter(store, shown_states, where))
+
+
+def store_filter(store: Store, shown_states: Sequence[str], where: Filter) -> Filter:
+    """Return the filter narrowed to these states, as people call them."""
     states = tuple(dict.fromkeys(State(word) if word in set(State) else State.READY for word in shown_states))
     parts = _PARTS.intersection(shown_states)
     if parts and "ready" not in shown_states:
         tried = None if parts == _PARTS else "retrying" in parts
         where = replace(where, later=store.now().wall, tried=tried)
-    return all_jobs(store, replace(where, states=states))
+    return replace(where, states=states)
 
 
 def all_jobs(store: Store, where: Filter) -> Iterator[Job]:
@@ -194,10 +182,15 @@ def near_tasks(store: Store, task: str, shown_states: Sequence[str] = ()) -> lis
     Known are those of the newest jobs, of the newest in these states, and of some that are due: enough for a guess,
     and never a walk over all jobs.
     """
-    states = tuple(State(word) for word in shown_states if word in set(State))
-    known = {job.task for where in {(), states} for job in store.find(Filter(states=where, limit=_SAMPLE))}
+    known = sampled_tasks(store, shown_states)
     known |= store.unserved(list(store.counts()), ()).keys()
     return [] if task in known else near(task, known)
+
+
+def sampled_tasks(store: Store, shown_states: Sequence[str] = ()) -> set[str]:
+    """Return the tasks of the newest jobs, and of the newest in these states."""
+    states = tuple(State(word) for word in shown_states if word in set(State))
+    return {job.task for where in {(), states} for job in store.find(Filter(states=where, limit=_SAMPLE))}
 
 
 def lease_end(job: Job, now: Moment) -> float | None:

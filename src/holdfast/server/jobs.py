@@ -14,15 +14,15 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from holdfast import insight
-from holdfast.bulk import delete_all, move_all
+from holdfast.bulk import delete_all
 from holdfast.by_name import draft_by_name
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.policy import Jitter, OnCrash, Retry
-from holdfast.core.records import Filter, Job, Seen
-from holdfast.core.replay import STEPS_MAX
-from holdfast.core.verdict import Verdict
+from holdfast.core.records import Detector, Job, Seen
 from holdfast.errors import HoldfastError, IllegalMove, NotFound, Refused
+from holdfast.insight import Selection
+from holdfast.mass_acts import PRIORITY_MAX, ActName, MassAct, carry_out, decided, needs_own_act, with_states
 from holdfast.server.call import Call
 from holdfast.server.problems import Problem, problem_of
 from holdfast.server.routes import Answer
@@ -91,6 +91,12 @@ class ListQuery(msgspec.Struct, forbid_unknown_fields=True):
     group: str | None = None
     worker: str | None = None
     workflow: bool | None = None
+    error: str | None = None
+    release: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    crashed: bool = False
+    detector: Detector | None = None
     limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 50
     cursor: str | None = None
     integers: Literal["number", "string"] = "number"
@@ -124,27 +130,38 @@ class ResolveBody(ActBody, forbid_unknown_fields=True):
 
 
 class MoveBody(ActBody, forbid_unknown_fields=True):
-    """Change when a ready job runs."""
+    """Change when a ready job runs, or from which queue."""
 
+    to_queue: str | None = None
     priority: int | None = None
     run_at: datetime | None = None
 
 
 class ActFilter(msgspec.Struct, forbid_unknown_fields=True):
-    """The jobs that an act is about."""
+    """The jobs that an act is about. `error`: the fingerprint of the last error. `since` and `until`: when jobs ended,
+    failed or were added; with `error` or `release` the time of the error, with `crashed` or `detector` of the crash."""
 
     state: Annotated[list[str], Meta(min_length=1, max_length=10)]
     queue: str | None = None
     task: str | None = None
     key: str | None = None
     group: str | None = None
+    error: str | None = None
+    release: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    crashed: bool = False
+    detector: Detector | None = None
 
 
 class BulkActBody(msgspec.Struct, forbid_unknown_fields=True):
     """An act on all jobs that match. The first request counts; the second must say the number, and acts on a slice."""
 
-    act: Literal["retry", "cancel", "hold", "delete"]
+    act: Literal["retry", "approve", "fail", "cancel", "hold", "delete", "move", "set"]
     filter: ActFilter
+    to_queue: str | None = None
+    priority: int | None = None
+    run_at: datetime | None = None
     dry_run: bool = True
     expect_count: int | None = None
     cursor: str | None = None
@@ -250,17 +267,9 @@ def list_(call: Call) -> Answer:
     """List jobs, newest first, a page at a time."""
     query: ListQuery = call.query
     _check_states(query.state)
-    where = Filter(
-        queue=query.queue,
-        task=query.task,
-        key=query.key,
-        group=query.group,
-        worker=query.worker,
-        workflow=query.workflow,
-        limit=query.limit,
-    )
+    chosen = _selection(call, query, query.state)
     digest = _digest(query)
-    found, more = _page(call, query.state, where, _anchors(query.cursor, digest))
+    found, more = _page(call, chosen, query.limit, _anchors(query.cursor, digest))
     names, now = insight.worker_names(call.store), call.store.now()
     items = [
         {**insight.job_view(row, now, names), "key": row.key, "priority": row.priority, "on_crash": row.on_crash}
@@ -278,23 +287,40 @@ def _check_states(states: Sequence[str]) -> None:
             raise Problem("invalid", f"{state!r} is not a state: {', '.join(insight.SHOWN_STATES)}", pointer="?state")
 
 
-def _page(call: Call, states: Sequence[str], where: Filter, anchors: list[str]) -> tuple[list[Job], bool]:
+def _selection(call: Call, given: ListQuery | ActFilter, states: Sequence[str]) -> Selection:
+    """Return the selection that a request asks for."""
+    for name in ("since", "until"):
+        at = getattr(given, name)
+        if at is not None and at.utcoffset() is None:
+            raise Problem("invalid", f"{name} needs a time zone, such as 2030-01-31T08:00:00Z", pointer=f"/{name}")
+    chosen = Selection(
+        states=tuple(states),
+        **{name: getattr(given, name) for name in ("queue", "task", "key", "group", "error", "release", "detector")},
+        worker=given.worker if isinstance(given, ListQuery) else None,
+        workflow=given.workflow if isinstance(given, ListQuery) else None,
+        crashed=given.crashed,
+        since=None if given.since is None else given.since.timestamp(),
+        until=None if given.until is None else given.until.timestamp(),
+    )
+    chosen.check()
+    return insight.with_full_task(call.store, chosen)
+
+
+def _page(call: Call, chosen: Selection, limit: int, anchors: list[str]) -> tuple[list[Job], bool]:
     """Return a page, and whether there may be more."""
-    if anchors:
-        where = replace(where, before=_living(call, anchors))
+    before = _living(call, anchors) if anchors else None
     queues = call.user.queues
-    if queues is not None and where.queue is not None and where.queue not in queues:
+    if queues is not None and chosen.queue is not None and chosen.queue not in queues:
         return [], False
-    one_more = replace(where, limit=where.limit + 1)
-    if queues is None or where.queue is not None or len(queues) == 1:
-        if queues is not None and where.queue is None:
-            one_more = replace(one_more, queue=queues[0])
-        found = insight.find_jobs(call.store, states, one_more)
-        return found[: where.limit], len(found) > where.limit
-    wanted = insight.walk_jobs(call.store, states, replace(where, limit=PAGE_MAX))
+    if queues is None or chosen.queue is not None or len(queues) == 1:
+        if queues is not None and chosen.queue is None:
+            chosen = replace(chosen, queue=queues[0])
+        found = insight.first_selected(call.store, chosen, limit + 1, before)
+        return found[:limit], len(found) > limit
+    wanted = insight.selected(call.store, chosen, page=PAGE_MAX, before=before)
     seen = islice(wanted, PAGE_MAX * SCAN_PAGES)
-    found = list(islice((row for row in seen if row.queue in queues), where.limit + 1))
-    return found[: where.limit], len(found) > where.limit
+    found = list(islice((row for row in seen if row.queue in queues), limit + 1))
+    return found[:limit], len(found) > limit
 
 
 def _living(call: Call, anchors: list[str]) -> str:
@@ -329,7 +355,7 @@ def _anchors(cursor: str | None, digest: str) -> list[str]:
 
 def _count(call: Call, query: ListQuery) -> dict[str, Any] | None:
     """Count exactly what the store counts by itself: queues and states."""
-    if any(each is not None for each in (query.task, query.key, query.group, query.worker, query.workflow)):
+    if replace(query, state=(), queue=None, limit=1, cursor=None, integers="number") != ListQuery(limit=1):
         return None
     if {"scheduled", "retrying"} & set(query.state):
         return None
@@ -401,16 +427,12 @@ def hold(call: Call, row: Job) -> object:
 
 @_acting
 def move(call: Call, row: Job) -> object:
-    """Change the priority or the time of a ready job."""
+    """Change the queue, the priority or the time of a ready job."""
     body = call.body
-    if body.priority is None and body.run_at is None:
-        raise Problem("invalid", "give a priority or run_at")
-    if body.run_at is not None and body.run_at.utcoffset() is None:
-        raise Problem("invalid", "run_at needs a time zone, such as 2030-01-31T08:00:00Z", pointer="/run_at")
-    if body.priority is not None and abs(body.priority) > 1_000_000:
-        raise Problem("invalid", "the priority must be from -1000000 to 1000000", pointer="/priority")
-    run_at = None if body.run_at is None else body.run_at.timestamp()
-    return call.app._move(row, acts.reprioritise(row, actor=call.user.name, priority=body.priority, run_at=run_at))
+    if body.priority is None and body.run_at is None and body.to_queue is None:
+        raise Problem("invalid", "give a priority, run_at or to_queue")
+    said = _said(call, "set" if body.to_queue is None else "move", body)
+    return call.app._move(row, decided(call.store, said, row))
 
 
 def delete(call: Call) -> dict[str, Any]:
@@ -434,49 +456,66 @@ def act(call: Call) -> dict[str, Any]:
     _check_states(body.filter.state)
     if body.act == "delete" and call.user.role != "admin":
         raise Problem("forbidden", f"the role {call.user.role} may not delete jobs; it needs admin")
-    given = body.filter
-    where = Filter(queue=given.queue, task=given.task, key=given.key, group=given.group, limit=SLICE)
-    if body.cursor is not None:
-        where = replace(where, before=_living(call, _anchors(body.cursor, "act")))
-    if given.queue is not None:
-        call.need_queue(given.queue, f"queue {given.queue!r}")
-    matching = list(islice(_matching(call, given.state, where), COUNT_MAX + 1))
-    count = {"value": min(len(matching), COUNT_MAX), "exact": len(matching) <= COUNT_MAX}
+    said = _said(call, body.act, body)
+    chosen = with_states(said.name, _selection(call, body.filter, body.filter.state))
+    if chosen.queue is not None:
+        call.need_queue(chosen.queue, f"queue {chosen.queue!r}")
+    before = None if body.cursor is None else _living(call, _anchors(body.cursor, "act"))
+    apart: dict[str, str] = {}
+    matching: list[Seen] = []
+    for row in islice(_matching(call, chosen, before), COUNT_MAX + 1):
+        if (why := needs_own_act(said.name, row)) is not None:
+            apart[row.id] = why
+        else:
+            matching.append(row.seen)
+    count = {"value": min(len(matching), COUNT_MAX), "exact": len(matching) + len(apart) <= COUNT_MAX}
     if body.dry_run:
         ends = [matching[0].job_id, matching[-1].job_id] if matching else []
-        return {"count": count, "newest_and_oldest": ends, "acted": [], "refused": {}, "next": None, "left": True}
+        plan = {"count": count, "newest_and_oldest": ends, "acted": [], "refused": {}, "next": None, "left": True}
+        return {**plan, "left_alone": apart}
     if body.cursor is None and body.expect_count != count["value"]:
         raise Problem(
             "state_changed",
             f"{count['value']} jobs match, and you expected {body.expect_count}; nothing was changed",
             count=count,
         )
-    chosen = matching[:SLICE]
-    acted, refused = _carried_out(call, body, chosen)
-    rest = len(matching) > len(chosen)
+    page = matching[:SLICE]
+    acted, refused = _carried_out(call, said, page)
+    rest = len(matching) > len(page)
     # Named are also jobs that were just deleted; so the cursor begins with one that is still to be acted on.
-    following = _cursor([seen.job_id for seen in chosen[-ANCHORS:]], "act") if rest and body.act != "delete" else None
-    return {"count": count, "acted": acted, "refused": refused, "next": following, "left": rest}
+    following = _cursor([seen.job_id for seen in page[-ANCHORS:]], "act") if rest and body.act != "delete" else None
+    done = {"count": count, "acted": acted, "refused": refused, "next": following, "left": rest}
+    return {**done, "left_alone": apart}
 
 
-def _matching(call: Call, states: Sequence[str], where: Filter) -> Iterator[Seen]:
-    for row in insight.walk_jobs(call.store, states, where):
+def _said(call: Call, name: ActName, body: BulkActBody | MoveBody) -> MassAct:
+    """Return the act that a user asks for. Raises for one that nobody could carry out."""
+    if body.run_at is not None and body.run_at.utcoffset() is None:
+        raise Problem("invalid", "run_at needs a time zone, such as 2030-01-31T08:00:00Z", pointer="/run_at")
+    if body.priority is not None and abs(body.priority) > PRIORITY_MAX:
+        raise Problem("invalid", f"the priority must be from -{PRIORITY_MAX} to {PRIORITY_MAX}", pointer="/priority")
+    if body.to_queue is not None:
+        call.need_queue(body.to_queue, f"queue {body.to_queue!r}")
+    act = MassAct(
+        name=name,
+        actor=call.user.name,
+        note=body.note,
+        queue=body.to_queue,
+        priority=body.priority,
+        run_at=None if body.run_at is None else body.run_at.timestamp(),
+    )
+    act.check()
+    return act
+
+
+def _matching(call: Call, chosen: Selection, before: str | None) -> Iterator[Job]:
+    for row in insight.selected(call.store, chosen, page=SLICE, before=before):
         if call.user.sees(row.queue):
-            yield row.seen
+            yield row
 
 
-def _carried_out(call: Call, body: BulkActBody, chosen: list[Seen]) -> tuple[list[str], dict[str, str]]:
-    store, actor, note = call.store, call.user.name, body.note
-
-    def decide(job: Job) -> Verdict:
-        if body.act == "cancel":
-            return acts.cancel(job, actor=actor, reason=note)
-        if body.act == "hold":
-            return acts.hold(job, actor=actor, reason=note)
-        steps = store.steps(job.id, limit=STEPS_MAX) if job.open_step is not None else []
-        return acts.revive(job, store.now().wall, actor=actor, reason=note, steps=steps)
-
-    pages = delete_all(store, chosen, _deletable) if body.act == "delete" else move_all(store, chosen, decide)
+def _carried_out(call: Call, said: MassAct, seen: list[Seen]) -> tuple[list[str], dict[str, str]]:
+    pages = delete_all(call.store, seen, _deletable) if said.name == "delete" else carry_out(call.store, said, [*seen])
     acted: list[str] = []
     refused: dict[str, str] = {}
     for page in pages:
@@ -485,7 +524,7 @@ def _carried_out(call: Call, body: BulkActBody, chosen: list[Seen]) -> tuple[lis
                 acted.append(each.job_id)
             else:
                 refused[each.job_id] = str(each.error)
-    store.wake()
+    call.store.wake()
     return acted, refused
 
 

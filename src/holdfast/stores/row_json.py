@@ -562,6 +562,11 @@ def signal(one: Signal) -> dict[str, Any]:
     return {**flat, "what": one.awaited.text, "seen_fence": one.seen_fence}
 
 
+def end_of(prefix: str) -> str:
+    """Return a text behind all texts with this prefix, in the order of their bytes."""
+    return prefix + chr(0x10FFFF)
+
+
 def move(one: Move) -> list[Any]:
     """Flatten an act of a person."""
     seen, verdict = one
@@ -570,6 +575,7 @@ def move(one: Move) -> list[Any]:
         *(seen.state not in LIVE and verdict.state in LIVE, verdict.run_at, verdict.error, verdict.stop_reason),
         *(verdict.rollback_cause, verdict.result, verdict.rolling_back, verdict.cancel_requested),
         *(verdict.undo_requested, verdict.open_step, verdict.priority, verdict.fresh_budgets, verdict.raises_fence),
+        verdict.queue,
     ]
 
 

@@ -122,11 +122,15 @@ class MemoryStore:
             there = self._jobs.get(new.id) or self._holder(new.key)
             if there is None:
                 self._jobs[new.id] = transitions.first_row(new, wall)
-                if new.group is not None and not self._queue(new.queue).grouped:
-                    self._queues[new.queue] = replace(self._queue(new.queue), grouped=True)
+                self._has_come(self._jobs[new.id])
             answers.append(Added(there.id if there else new.id, there is not None))
         self.wake()
         return answers
+
+    def _has_come(self, job: Job) -> None:
+        """Note that a queue has a job with a group."""
+        if job.group is not None and not self._queue(job.queue).grouped:
+            self._queues[job.queue] = replace(self._queue(job.queue), grouped=True)
 
     def claim(
         self,
@@ -356,6 +360,7 @@ class MemoryStore:
         for move, answer in zip(moves, answers, strict=True):
             if answer is Reply.ACCEPTED:
                 self._apply(self._jobs[move.seen.job_id], move.verdict, None)
+                self._has_come(self._jobs[move.seen.job_id])
                 self._tell_parent(move.seen.job_id)
         self.wake()
         return answers

@@ -20,6 +20,9 @@ T = TypeVar("T")
 
 def move(q: Connections, db: Cursor, moves: Sequence[Move], wall: float | None) -> list[Reply]:
     """Apply the acts whose jobs are still what the person saw, with all that belongs to them, in one commit."""
+    if elsewhere := {each.seen.job_id: each.verdict.queue for each in moves if each.verdict.queue is not None}:
+        queues = {"queues": row_json.encode(elsewhere).decode(), "channel": q.channel}
+        db.execute(q["move_grouped"], queues, prepare=False)
     with db.connection.transaction():
         ending = [each.seen.job_id for each in moves if each.verdict.state in ENDED]
         # Those that end tell their parents, which may have to be locked before them.

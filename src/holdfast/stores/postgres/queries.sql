@@ -126,6 +126,8 @@ AND (%(later)s::float8 IS NULL OR job.state <> 'ready' OR job.run_at > %(later)s
 AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
             AND (%(task)s::text IS NULL OR job.task = %(task)s)
             AND (%(group)s::text IS NULL OR job.grp = %(group)s)
+            AND (%(since)s::float8 IS NULL OR coalesce(job.ended_at, job.erred_at, job.created_at) >= %(since)s)
+            AND (%(until)s::float8 IS NULL OR coalesce(job.ended_at, job.erred_at, job.created_at) < %(until)s)
             AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
         ORDER BY job.seq DESC
         LIMIT %(limit)s::bigint
@@ -134,6 +136,8 @@ AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
 -- fragment: ready
 AND (%(task)s::text IS NULL OR job.task = %(task)s)
             AND (%(group)s::text IS NULL OR job.grp = %(group)s)
+            AND (%(since)s::float8 IS NULL OR coalesce(job.ended_at, job.erred_at, job.created_at) >= %(since)s)
+            AND (%(until)s::float8 IS NULL OR coalesce(job.ended_at, job.erred_at, job.created_at) < %(until)s)
             AND (%(later)s::float8 IS NULL OR job.run_at > %(later)s)
             AND (%(tried)s::boolean IS NULL OR (job.failures + job.crashes > 0) = %(tried)s)
             AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
@@ -145,6 +149,18 @@ AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
         AND (%(task)s::text IS NULL OR job.task = %(task)s)
         AND (%(group)s::text IS NULL OR job.grp = %(group)s)
         AND (%(cancel_requested)s::boolean IS NULL OR job.cancel_requested = %(cancel_requested)s)
+        AND (%(fingerprint)s::text IS NULL OR job.fingerprint = %(fingerprint)s)
+        AND (%(release)s::text IS NULL OR (job.fingerprint IS NOT NULL AND job.release = %(release)s))
+        AND (
+            %(since)s::float8 IS NULL
+            OR CASE WHEN %(of_errors)s THEN job.erred_at ELSE coalesce(job.ended_at, job.erred_at, job.created_at) END
+                >= %(since)s
+        )
+        AND (
+            %(until)s::float8 IS NULL
+            OR CASE WHEN %(of_errors)s THEN job.erred_at ELSE coalesce(job.ended_at, job.erred_at, job.created_at) END
+                < %(until)s
+        )
 
 -- name: now
 -- In microseconds: how many digits of a float are sent is a setting of the session.
@@ -1189,7 +1205,8 @@ act AS MATERIALIZED (
         value ->> 7 AS error, value ->> 8 AS stop_reason, value ->> 9 AS rollback_cause, value ->> 10 AS result,
         (value ->> 11)::boolean AS rolling_back, (value ->> 12)::boolean AS cancel_requested,
         (value ->> 13)::boolean AS undo_requested, value ->> 14 AS open_step, (value ->> 15)::bigint AS priority,
-        (value ->> 16)::boolean AS fresh_budgets, (value ->> 17)::boolean AS raises_fence, place
+        (value ->> 16)::boolean AS fresh_budgets, (value ->> 17)::boolean AS raises_fence,
+        value ->> 18 AS queue, place
     FROM jsonb_array_elements(%(moves)s::jsonb) WITH ORDINALITY AS each (value, place)
 ),
 free AS MATERIALIZED (
@@ -1227,6 +1244,7 @@ moved AS (
         awaits = NULL,
         question = NULL,
         priority = coalesce(act.priority, job.priority),
+        queue = coalesce(act.queue, job.queue),
         fence = job.fence + act.raises_fence::integer,
         claim_id = CASE WHEN act.raises_fence THEN NULL ELSE job.claim_id END,
         ended_at = CASE WHEN act.ended THEN clock.wall END
@@ -1278,6 +1296,20 @@ mine AS MATERIALIZED (
 )
 SELECT coalesce(json_agg(family.id), '[]')::text FROM family, {schema}.job AS one
 WHERE one.id IN (family.id, family.parent) AND one.id NOT IN (SELECT id FROM mine);
+
+-- name: move_grouped
+-- As `add_grouped`, for the queues that jobs with a group are to come to.
+WITH kept AS (
+    INSERT INTO {schema}.queue (name, grouped, by_turns)
+    SELECT name, true, true FROM (
+        SELECT DISTINCT wanted.value AS name
+        FROM {schema}.job AS job, json_each_text(%(queues)s::json) AS wanted (id, value)
+        WHERE job.id = wanted.id AND job.grp IS NOT NULL
+    ) AS found
+    ORDER BY name
+    ON CONFLICT (name) DO UPDATE SET grouped = true, by_turns = true
+)
+SELECT pg_notify(%(channel)s, '');
 
 -- name: move_steps
 -- What a person says of steps, written as in `record`: a test compares the two. One statement for both would have to
@@ -1754,7 +1786,7 @@ SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' 
 ) AS found;
 
 -- name: find_these
--- Those of a worker, with a key, or with these ids: few, each found by its own index.
+-- Those of a worker, with a key, an error, or these ids: few, each found by its own index.
 {found}
     SELECT job, job.seq FROM {schema}.job AS job
     WHERE job.state = ANY (%(states)s::text[])
@@ -1764,6 +1796,8 @@ SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' 
         AND (%(worker)s::text IS NULL OR (job.state = 'running' AND job.worker = %(worker)s))
         AND (%(key)s::text IS NULL OR job.key = %(key)s)
         AND (%(ids)s::text[] IS NULL OR job.id = ANY (%(ids)s::text[]))
+        AND (%(prefix)s::text IS NULL OR (job.id >= %(prefix)s AND job.id < %(prefix_end)s))
+        AND (%(prefix)s::text IS NULL OR starts_with(job.id, %(prefix)s))
         {page}
 
 -- name: find_workflows

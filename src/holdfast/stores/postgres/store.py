@@ -433,7 +433,10 @@ class PostgresStore:
         values["ended"] = [state for state in states if state in ENDED]
         values["others"] = [state for state in states if state not in ENDED and state != State.READY]
         values["ids"] = list(where.ids) if where.ids is not None else None
-        few = (where.ids, where.worker, where.key, where.cancel_requested) != (None, None, None, None)
+        values["of_errors"] = where.of_errors
+        values["prefix_end"] = None if where.prefix is None else row_json.end_of(where.prefix)
+        rare = (where.ids, where.worker, where.key, where.cancel_requested, where.prefix)
+        few = where.of_errors or any(each is not None for each in rare)
         if not few and (where.workflow or where.asking):  # only a workflow asks
             return row_json.jobs_from(self._db.one("find_workflows", values)[0])
         few = few or (where.workflow, where.asking) != (None, None)

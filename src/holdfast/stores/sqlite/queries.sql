@@ -68,6 +68,10 @@ AND (:queue IS NULL OR queue = :queue)
         AND (:key IS NULL OR key = :key)
         AND (:group IS NULL OR grp = :group)
         AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
+        AND (:fingerprint IS NULL OR fingerprint = :fingerprint)
+        AND (:release IS NULL OR release = :release)
+        AND (:since IS NULL OR iif(:of_errors, erred_at, coalesce(ended_at, erred_at, created_at)) >= :since)
+        AND (:until IS NULL OR iif(:of_errors, erred_at, coalesce(ended_at, erred_at, created_at)) < :until)
 
 -- fragment: schedule_given
 value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6
@@ -781,6 +785,7 @@ UPDATE holdfast_job AS job SET
     awaits = NULL,
     question = NULL,
     priority = coalesce(act.priority, job.priority),
+    queue = coalesce(act.queue, job.queue),
     fence = job.fence + act.raises_fence,
     claim_id = iif(act.raises_fence, NULL, job.claim_id),
     ended_at = iif(act.ended, :wall, NULL)
@@ -789,7 +794,8 @@ FROM (
         value ->> 4 AS ended, value ->> 6 AS run_at, value ->> 7 AS error, value ->> 8 AS stop_reason,
         value ->> 9 AS rollback_cause, value ->> 10 AS result, value ->> 11 AS rolling_back,
         value ->> 12 AS cancel_requested, value ->> 13 AS undo_requested, value ->> 14 AS open_step,
-        value ->> 15 AS priority, value ->> 16 AS fresh_budgets, value ->> 17 AS raises_fence
+        value ->> 15 AS priority, value ->> 16 AS fresh_budgets, value ->> 17 AS raises_fence,
+        value ->> 18 AS queue
     FROM json_each(:moves)
     WHERE value ->> 0 NOT IN (SELECT value FROM json_each(:taken))
 ) AS act
@@ -810,6 +816,13 @@ WHERE turn > 1 OR EXISTS (
     SELECT 1 FROM holdfast_job AS other
     WHERE other.key = wanted.key AND other.state IN ('ready', 'running', 'waiting', 'held')
 );
+
+-- name: move_grouped
+-- Claims look for groups in the queues that these jobs have come to.
+INSERT INTO holdfast_queue (name, grouped)
+SELECT DISTINCT queue, 1 FROM holdfast_job
+WHERE id IN (SELECT value FROM json_each(:ids)) AND grp IS NOT NULL
+ON CONFLICT (name) DO UPDATE SET grouped = 1 WHERE grouped = 0;
 
 -- name: move_aside
 UPDATE holdfast_step SET aside = :seen_fence WHERE job_id = :id AND aside = 0 AND position >= :aside_from;
@@ -1025,6 +1038,38 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE id 
         {filters}
         {kinds}
         {page}
+
+-- name: find_erred
+-- Jobs with an error, by an index of their own: other jobs are not in it.
+{found}
+    WHERE fingerprint IS NOT NULL
+        AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+        {filters}
+        {kinds}
+        {ready}
+        {page_of_few}
+
+-- name: find_fingerprint
+-- The same, with the index in the order of the list.
+{found}
+    WHERE fingerprint = :fingerprint
+        AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+        {filters}
+        {kinds}
+        {ready}
+        {page}
+
+-- name: find_prefix
+-- By a range of the index of ids.
+{found}
+    WHERE id >= :prefix AND id < :prefix_end AND substr(id, 1, length(:prefix)) = :prefix
+        AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+        AND (:worker IS NULL OR (state = 'running' AND worker = :worker))
+        AND (:ids IS NULL OR id IN (SELECT value FROM json_each(:ids)))
+        {filters}
+        {kinds}
+        {ready}
+        {page_of_few}
 
 -- name: find_ids
 {found}

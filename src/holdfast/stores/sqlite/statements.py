@@ -223,6 +223,8 @@ def move(db: sqlite3.Connection, moves: Sequence[Move], wall: float) -> list[Rep
         events += row_json.journal_lines(seen.job_id, seen.fence, None, verdict.events)
     write_tallies(db, tallies)
     write_events(db, events, wall)
+    if elsewhere := [each.seen.job_id for each in moves if each.verdict.queue is not None]:
+        db.execute(Q["move_grouped"], {"ids": row_json.encode(elsewhere).decode()})
     add_callbacks(db, [each.verdict for each in moves if each.seen.job_id in moved], wall)
     others = set(row_json.names_from(taken))
     return [

@@ -382,6 +382,9 @@ class SqliteStore:
         values: dict[str, Any] = msgspec.structs.asdict(where)
         values["states"] = row_json.encode(where.states).decode() if where.states else None
         values["ids"] = row_json.encode(where.ids).decode() if where.ids is not None else None
+        values["of_errors"] = where.of_errors
+        if where.prefix is not None:
+            return row_json.jobs_from(self._one("find_prefix", {**values, "prefix_end": row_json.end_of(where.prefix)}))
         if where.ids is not None:
             return row_json.jobs_from(self._one("find_ids", values))
         if where.worker is not None and where.states and State.RUNNING not in where.states:
@@ -396,6 +399,9 @@ class SqliteStore:
             return row_json.jobs_from(self._one("find_tried", values))
         if len(where.states) == 1 and where.states[0] not in (State.READY, State.DONE):
             return row_json.jobs_from(self._one("find_aside", {**values, "state": where.states[0].value}))
+        if where.of_errors:
+            query = "find_erred" if where.fingerprint is None else "find_fingerprint"
+            return row_json.jobs_from(self._one(query, values))
         return row_json.jobs_from(self._one("find", values))
 
     def counts(self) -> dict[str, dict[State, int]]:
