@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from holdfast import insight
+from holdfast.core.audit import Act
 from holdfast.core.limits import Limits, setting
 from holdfast.core.published import PublishedTask
 from holdfast.core.records import Detector, Event, EventKind, Job
@@ -111,6 +112,9 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     burst: int
     paused_until: datetime | None
     paused_groups: dict[str, datetime | None]
+    paused_by: str | None
+    paused_at: datetime | None
+    paused_note: str | None
 
 
 class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,13 +262,33 @@ class Admin:
         found = insight.error_views(self._store, self._store.now().wall - since_s, task, limit)
         return _typed(found, ErrorView)
 
-    def pause(self, queue: str, *, group: str | None = None, until: datetime | None = None, by: str = "app") -> None:
+    def pause(
+        self,
+        queue: str,
+        *,
+        group: str | None = None,
+        until: datetime | None = None,
+        by: str = "app",
+        note: str | None = None,
+    ) -> None:
         """Do as `app.pause` does."""
-        pause_queue(self._store, queue, group, until, by)
+        pause_queue(self._store, queue, group, until, by, note)
 
-    def resume(self, queue: str, *, group: str | None = None, by: str = "app") -> None:
+    def resume(self, queue: str, *, group: str | None = None, by: str = "app", note: str | None = None) -> None:
         """Do as `app.resume` does."""
-        resume_queue(self._store, queue, group, by)
+        resume_queue(self._store, queue, group, by, note)
+
+    def audit(
+        self, since_s: float | None = None, *, by: str | None = None, before: int | None = None, limit: int = 100
+    ) -> list[Act]:
+        """Return the acts of people and of programs in their own name, newest first.
+
+        since_s: only those of the last `since_s` seconds. by: only those of this actor. before: only those with a
+        smaller `seq`, for the page after.
+        """
+        check_storable(by=by)
+        since = None if since_s is None else self._store.now().wall - since_s
+        return insight.acts_of_people(self._store, since, by, limit, before)
 
     def limit(
         self,
@@ -361,6 +385,7 @@ class AsyncAdmin:
     errors = _awaited(Admin.errors)
     pause = _awaited(Admin.pause)
     resume = _awaited(Admin.resume)
+    audit = _awaited(Admin.audit)
     limit = _awaited(Admin.limit)
     select = _awaited(Admin.select)
     act = _awaited(Admin.act)

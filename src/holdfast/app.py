@@ -631,13 +631,21 @@ class App:
 
         return drop_schedule(self.store, key)
 
-    def pause(self, queue: str, *, group: str | None = None, until: datetime | None = None, by: str = "app") -> None:
+    def pause(
+        self,
+        queue: str,
+        *,
+        group: str | None = None,
+        until: datetime | None = None,
+        by: str = "app",
+        note: str | None = None,
+    ) -> None:
         """Start no jobs of a queue, or of a group in it, until an instant with a time zone, or `resume`."""
-        pause_queue(self.store, queue, group, until, by)
+        pause_queue(self.store, queue, group, until, by, note)
 
-    def resume(self, queue: str, *, group: str | None = None, by: str = "app") -> None:
+    def resume(self, queue: str, *, group: str | None = None, by: str = "app", note: str | None = None) -> None:
         """Let jobs of a queue, or of one group in it, start again."""
-        resume_queue(self.store, queue, group, by)
+        resume_queue(self.store, queue, group, by, note)
 
     def reap(self, *, grace_s: float = 0.0) -> Report:
         """Find attempts whose worker is lost, decide what becomes of their jobs, and report. Safe to run anywhere.

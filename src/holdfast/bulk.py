@@ -7,10 +7,12 @@ interrupted can be repeated: what is done already is refused, and nothing is don
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 from holdfast.clock import pause
 from holdfast.core.acts import Move
+from holdfast.core.audit import line
 from holdfast.core.records import Filter, Job, Seen
 from holdfast.core.text import check_storable
 from holdfast.core.verdict import Verdict
@@ -49,9 +51,12 @@ def move_all(store: Store, jobs: Sequence[Named], decide: Callable[[Job], Verdic
     return _act(store, jobs, move, store.move)
 
 
-def delete_all(store: Store, jobs: Sequence[Named], decide: Callable[[Job], Seen]) -> Iterator[list[Acted]]:
-    """Delete these jobs; the rest is as in `move_all`."""
-    return _act(store, jobs, decide, store.delete)
+def delete_all(
+    store: Store, jobs: Sequence[Named], decide: Callable[[Job], Seen], actor: str, note: str | None
+) -> Iterator[list[Acted]]:
+    """Delete these jobs, with a line of the journal for each page; the rest is as in `move_all`."""
+    check_storable(by=actor, note=note)
+    return _act(store, jobs, decide, partial(store.delete, act=line("deleted", actor, note)))
 
 
 def move_one(store: Store, job: Job, verdict: Verdict) -> None:

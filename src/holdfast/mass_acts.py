@@ -127,7 +127,7 @@ def needs_own_act(act: ActName, job: Job) -> str | None:
 def carry_out(store: Store, act: MassAct, jobs: list[Named]) -> Iterator[list[Acted]]:
     """Act on these jobs page by page, and yield what became of each. Those that moved on meanwhile are refused."""
     if act.name == "delete":
-        return delete_all(store, jobs, lambda job: deletable(store, job))
+        return delete_all(store, jobs, lambda job: deletable(store, job), act.actor, act.note)
     return move_all(store, jobs, lambda job: decided(store, act, job))
 
 

@@ -39,16 +39,24 @@ def queue_named(store: Store, name: str) -> Queue:
     return next((queue for queue in store.queues() if queue.name == name), Queue(name=name))
 
 
-def pause_queue(store: Store, name: str, group: str | None, until: datetime | float | None, actor: str) -> None:
+def pause_queue(
+    store: Store,
+    name: str,
+    group: str | None,
+    until: datetime | float | None,
+    actor: str,
+    note: str | None = None,
+) -> None:
     """Pause a queue or a group of it; check everything first."""
     _check(name, group, actor)
-    store.pause(name, True, group=group, until=None if until is None else _instant(until), actor=actor)
+    check_storable(note=note)
+    store.pause(name, True, group=group, until=None if until is None else _instant(until), actor=actor, note=note)
 
 
-def resume_queue(store: Store, name: str, group: str | None, actor: str) -> None:
+def resume_queue(store: Store, name: str, group: str | None, actor: str, note: str | None = None) -> None:
     """Resume a queue or a group of it, whatever name another program has given it."""
-    check_storable(queue=name, group=group, by=actor)
-    store.pause(name, False, group=group, actor=actor)
+    check_storable(queue=name, group=group, by=actor, note=note)
+    store.pause(name, False, group=group, actor=actor, note=note)
 
 
 def _instant(until: datetime | float) -> float:

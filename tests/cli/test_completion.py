@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.core.published import PublishedTask
+from holdfast.stores.protocol import Store
 from tests.cli.conftest import Run
+from tests.factory import add, enrol, make_job
 
 BASH = shutil.which("bash")
 PRESS_TAB = """
@@ -68,3 +71,20 @@ def test_the_shell_may_come_from_the_environment(run: Run) -> None:
     assert "say which shell" in run("completion", env={"SHELL": "/bin/tcsh"}, code=2).stderr
     assert "say which shell" in run("completion", env={"SHELL": ""}, code=2).stderr
     assert "powershell" in run("completion", "powershell", code=2).stderr
+
+
+@pytest.mark.skipif(BASH is None, reason="there is no bash here")
+def test_names_that_the_store_knows_are_completed(store: Store, shell: dict[str, str]) -> None:
+    add(store, queue="media")
+    enrol(store, name="box")
+    store.publish([PublishedTask(job=make_job(id="", task="shop.mail.send"))])
+    script = PRESS_TAB.split("press_tab holdfast zo")[0] + (
+        "press_tab holdfast queues pause me\n"
+        "press_tab holdfast jobs list --task shop\n"
+        "press_tab holdfast jobs cancel --queue m\n"
+        "press_tab holdfast workers drain b\n"
+        "HOLDFAST_DB=sqlite:////nowhere/at/all.db press_tab holdfast workers drain b\n"
+    )
+    done = subprocess.run([str(BASH), "--norc", "-c", script], env=shell, capture_output=True, text=True, timeout=120)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[1:] == ["media", "shop.mail.send", "media", "box", ""]

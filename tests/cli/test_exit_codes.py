@@ -120,7 +120,7 @@ def test_an_older_schema_is_4_and_says_how_to_migrate(
 def test_an_unknown_or_malformed_id_is_5(run: Run, store: Store, command: tuple[str, ...], job_id: str) -> None:
     result = run(*command, "--", job_id, code=5)
     assert result.stderr.startswith("holdfast: there is no job")
-    assert result.stderr.endswith("; ids are exact: see `holdfast jobs list`\n")
+    assert result.stderr.endswith("; see `holdfast jobs list`\n")
 
 
 def test_an_id_is_exact(run: Run, store: Store) -> None:

@@ -130,7 +130,7 @@ def test_data_is_on_stdout_and_all_else_on_stderr(folder: Path, store: Store) ->
     assert good.stderr == ""
     bad = holdfast(folder, "jobs", "show", "nobody", "--json", **env)
     assert (bad.returncode, bad.stdout) == (5, "")
-    assert bad.stderr == "holdfast: there is no job 'nobody'; ids are exact: see `holdfast jobs list`\n"
+    assert bad.stderr == "holdfast: there is no job 'nobody'; see `holdfast jobs list`\n"
 
 
 def test_what_the_terminal_cannot_encode_is_escaped(folder: Path, store: Store) -> None:

@@ -39,6 +39,7 @@ WORKER = {
 QUEUE = {
     *("queue", "paused", "served", "unserved", "missing", "unroused", "oldest_due_s", "oldest_served_s"),
     *("limit", "group_limit", "rate", "burst", "paused_until", "paused_groups", "in_per_s", "out_per_s", "drain_s"),
+    *("paused_by", "paused_at", "paused_note"),
     *map(str, State),
 }
 
@@ -188,10 +189,11 @@ def test_filters_and_pages(run: Run, store: Store) -> None:
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("send", "Did you mean the task shop.send?"),
+        ("sned", "Did you mean the task shop.send?"),
         ("shop.sned", "Did you mean the task shop.send?"),
-        ("remind", "Did you mean the task old.remind or shop.remind?"),
-        ("charge", "Did you mean the task shop.charge?"),  # only held ones, and long ago
+        ("remnd", "Did you mean the task old.remind or shop.remind?"),
+        ("chrge", "Did you mean the task shop.charge?"),  # only held ones, and long ago
+        ("send", ""),  # short for shop.send, which exists, just not in this state
         ("xyzzy", ""),
         ("shop.send", ""),  # it exists, just not in this state
     ],
@@ -213,8 +215,19 @@ def test_a_task_that_finds_nothing_gets_a_guess(run: Run, store: Store, name: st
 def test_the_guess_is_made_wherever_a_task_is_named(run: Run, store: Store) -> None:
     job = job_in(store, State.DEAD, task="shop.send")
     for words in (("dead", "list"), ("held", "list"), ("jobs", "export"), ("dead", "revive", "--all", "-y")):
-        assert "Did you mean the task shop.send?" in run(*words, "--task", "send").stderr, words
+        assert "Did you mean the task shop.send?" in run(*words, "--task", "sned").stderr, words
     assert row(store, job.id).state is State.DEAD
+
+
+def test_a_task_may_be_named_by_its_last_parts(run: Run, store: Store) -> None:
+    job, old = add(store, task="shop.mail.send"), add(store, task="old.mail.remind")
+    add(store, task="shop.remind")
+    for name in ("send", "mail.send", "shop.mail.send"):
+        assert ids(run, "--task", name) == [job.id]
+    assert ids(run, "--task", "mail.remind") == [old.id]
+    assert (
+        "task old.mail.remind or shop.remind: write the full" in run("jobs", "list", "--task", "remind", code=5).stderr
+    )
 
 
 def test_a_guess_never_reads_all_jobs(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -821,12 +821,12 @@ def test_what_was_given_up_with_an_open_step_is_not_run_again_by_the_way(run: Ru
     assert f"run it, and charge again  holdfast dead revive {job.id} --fence {job.fence + 1} --repeat-step" in told
     run("dead", "revive", "--all", "--repeat-step", "-y", code=2)
     result = run("dead", "revive", "--all", "-y")
-    assert result.stdout == "1 revived\n"
-    assert f"Left alone: 1 workflow with a step that may have happened and must not be repeated: {job.id} (charge)" in (
-        result.stderr
-    )
+    assert result.stdout == "1 job revived\n"
+    assert "Left alone, because each needs an answer of its own: 1 job." in result.stderr
+    assert f"{job.id}: its step 'charge' may have happened and must not be repeated" in result.stderr
     assert row(store, plain.id).state is State.READY
-    assert run.json("dead", "revive", "--all", "-y") == {"revived": 0, "refused": 0, "open_steps": 1}
+    again = run.json("dead", "revive", "--all", "-y")
+    assert (again["done"], again["refused"], again["left_alone"]) == (0, 0, 1)
     run("dead", "revive", job.id, "--repeat-step", "--by", "ann", "--note", "not on the card")
     assert (row(store, job.id).state, row(store, job.id).open_step) == (State.READY, None)
     revived = store.journal(job.id, kinds=["revived"])[-1]

@@ -140,6 +140,7 @@ READS: dict[str, Callable[[Scene], Call]] = {
     "find": lambda scene: lambda store: store.find(Filter()),
     "counts": lambda scene: lambda store: store.counts(),
     "journal": lambda scene: lambda store: store.journal(),
+    "audit": lambda scene: lambda store: store.audit(),
     "journals": lambda scene: lambda store: store.journals(["job-0", scene.dead.id], 50),
     "holds_lock": lambda scene: lambda store: store.holds_lock("w1"),
     "workers": lambda scene: lambda store: store.workers(),
@@ -180,8 +181,9 @@ SECOND = {
     "fork": Added("fork", True),
     "fire": [None],
 }
-# `enroll` is repeated with a new id (see below), `wait` is a hint, `close` is the end, `transaction` is SQL's own.
-ASIDE = {"enroll", "wait", "close", "transaction"}
+# `enroll` is repeated with a new id (see below), `wait` is a hint, `close` is the end, `transaction` is SQL's own. An
+# act that is repeated after its answer was lost is an act of its own in the journal.
+ASIDE = {"enroll", "wait", "close", "transaction", "note_act"}
 
 
 def test_every_verb_has_its_scene() -> None:

@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
-from holdfast import insight
+from holdfast import insight, store_acts
 from holdfast.cli.base import Group, acknowledge, complain, say, settings, show_result
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.leaving import noting
 from holdfast.cli.loading import open_existing, opened_store, require_schema
 from holdfast.cli.output import Progress, clean, show_json
-from holdfast.cli.types import Text, WordList, by_option, json_option, older_than_option
+from holdfast.cli.types import Text, WordList, by_option, json_option, older_than_option, person_options
 from holdfast.core.machine import ENDED, State
-from holdfast.errors import Refused, UsageError
+from holdfast.errors import UsageError
 from holdfast.stores import open_store
 from holdfast.stores.protocol import Schema, Store, in_words
 from holdfast.stores.sqlite.backup import check_target
@@ -131,10 +131,7 @@ def accept(by: str, note: str, as_json: bool) -> None:
     again. Exits with 6 when there is nothing to accept.
     """
     with opened_store() as store:
-        seen = store.standing("", (), None).incarnation
-        if not store.doubts():
-            raise Refused("there is nothing to accept: no worker has reported this store as changed")
-        number = store.accept(seen, by, note)
+        number = store_acts.accept(store, by, note)
     show_result(as_json, {"incarnation": number}, f"accepted; this is incarnation {number} of the store")
 
 
@@ -179,14 +176,15 @@ def backup(target: Path, as_json: bool) -> None:
     show_default=True,
     help="Which ended jobs; dead ones only if named.",
 )
+@person_options
 @json_option
-def prune(older_than: float, states: tuple[str, ...], as_json: bool) -> None:
+def prune(older_than: float, states: tuple[str, ...], by: str, note: str | None, as_json: bool) -> None:
     """Delete jobs that ended long ago, with their history. In small steps, so that workers are not held up.
 
     A workflow reads the result of a child from the child's row: keep children for longer than their workflows take.
     """
     with opened_store(bulk=True) as store:
-        number = purge(store, [State(state) for state in states], older_than)
+        number = purge(store, [State(state) for state in states], older_than, by, note)
     show_result(as_json, {"deleted": number}, f"{number} deleted")
     if not number:
         say(f"No {' or '.join(states)} job ended longer than {insight.duration(older_than)} ago.")
@@ -198,9 +196,10 @@ def _standing(schema: Schema) -> str:
     return f"{schema.found}; this program knows {schema.wanted}, and may continue"
 
 
-def purge(store: Store, states: list[State], older_than_s: float) -> int:
+def purge(store: Store, states: list[State], older_than_s: float, actor: str, note: str | None) -> int:
     """Delete ended jobs page by page; return how many."""
     before = store.now().wall - older_than_s
+    store_acts.note_purge(store, states, before, actor, note)
     totals = insight.totals(store)
     deleted = 0
     how_far = noting(lambda: f"at least {insight.counted(deleted, 'job')} deleted")

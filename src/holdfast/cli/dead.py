@@ -114,13 +114,14 @@ def _check_dead(job: Job) -> None:
     """
 )
 @older_than_option
+@person_options
 @yes_option
 @json_option
-def purge(older_than: float, yes: bool, as_json: bool) -> None:
+def purge(older_than: float, by: str, note: str | None, yes: bool, as_json: bool) -> None:
     """Delete dead jobs that gave up long ago, with their history."""
     confirm(f"Delete every job that has been dead for {insight.duration(older_than)} for good?", yes)
     with opened_store(bulk=True) as store:
-        number = purge_ended(store, [State.DEAD], older_than)
+        number = purge_ended(store, [State.DEAD], older_than, by, note)
     if as_json:
         show_json({"deleted": number})
     else:

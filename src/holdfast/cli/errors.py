@@ -8,6 +8,7 @@ import click
 
 from holdfast import insight
 from holdfast.cli.base import Command, acknowledge, say
+from holdfast.cli.completing import complete_task
 from holdfast.cli.loading import opened_store, suggest_task
 from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.types import Text, json_option, limit_option, since_option
@@ -22,7 +23,7 @@ from holdfast.cli.types import Text, json_option, limit_option, since_option
     """,
 )
 @since_option("How far to look back: 2h, 14:00, or an ISO instant.", "24h")
-@click.option("--task", type=Text(), help="Only of this task, by its full name.")
+@click.option("--task", type=Text(), shell_complete=complete_task, help="Only of this task, perhaps in short: send.")
 @limit_option
 @json_option
 def errors(since: Callable[[float], float], task: str | None, limit: int, as_json: bool) -> None:
@@ -34,6 +35,7 @@ def errors(since: Callable[[float], float], task: str | None, limit: int, as_jso
     """
     with opened_store() as store:
         now = store.now().wall
+        task = None if task is None else insight.task_named(store, task)
         found = insight.error_views(store, since(now), task, limit)
         if not found:
             suggest_task(store, task, [])

@@ -295,8 +295,9 @@ def delete(
     workflow has not read yet is lost with its job, and the workflow fails with NotFound.
     """
     require_one(fence, job_ids)
+    actor = person(by)
     if chooses(job_ids, chosen, every, dry_run):
-        act = MassAct(name="delete", actor=person(by), note=note)
+        act = MassAct(name="delete", actor=actor, note=note)
         act_on_chosen(act, chosen, dry_run=dry_run, yes=yes, as_json=as_json)
         return
     listed: dict[str, Seen] = {}
@@ -315,7 +316,7 @@ def delete(
         return deletable(store, job)
 
     def remove(store: Store, ids: Sequence[str]) -> Iterator[list[Acted]]:
-        return delete_all(store, [listed.get(job_id, job_id) for job_id in ids], partial(decide, store))
+        return delete_all(store, [listed.get(job_id, job_id) for job_id in ids], partial(decide, store), actor, note)
 
     act_on_all(job_ids, remove, as_json, deleted)
 

@@ -8,9 +8,10 @@ import click
 
 from holdfast import insight
 from holdfast.cli.base import Group, acknowledge, say
+from holdfast.cli.completing import complete_queue
 from holdfast.cli.loading import opened_store
 from holdfast.cli.output import Column, clean, show_json, show_table
-from holdfast.cli.types import Text, by_option, json_option, later
+from holdfast.cli.types import Text, by_option, json_option, later, person_options
 from holdfast.core.durations import iso
 from holdfast.core.limits import Rate, check_group
 from holdfast.errors import UsageError
@@ -74,6 +75,16 @@ def _limits(queue: dict[str, Any]) -> str | None:
     return ", ".join(word for word in words if word) or None
 
 
+def _paused_by(queue: dict[str, Any]) -> str | None:
+    """Say who has paused the queue, when and why."""
+    if not queue["paused"] or queue["paused_by"] is None:
+        return None
+    when = str(queue["paused_at"])[:16].replace("T", " ")
+    note = f": {queue['paused_note']}" if queue["paused_note"] else ""
+    return f"{queue['paused_by']}, {when}Z{note}"
+
+
+_PAUSED_BY = Column("PAUSED BY", _paused_by, least=16, below=True)
 _LIMITS = Column("LIMITS", _limits, least=16)
 
 
@@ -100,7 +111,8 @@ def list_(as_json: bool) -> None:
     elif views:
         missing = any(queue["missing"] for queue in views)
         limited = [_LIMITS] if any(map(_limits, views)) else []
-        show_table([*_COLUMNS, *limited, _UNSERVED] if missing else [*_COLUMNS, *limited], views)
+        paused = [_PAUSED_BY] if any(map(_paused_by, views)) else []
+        show_table([*_COLUMNS, *paused, *limited, *([_UNSERVED] if missing else [])], views)
         if missing:
             say("Start a worker of the code that has the task, or declare it again under its old name.")
     else:
@@ -139,7 +151,7 @@ class _RateOption(click.ParamType):  # type: ignore[type-arg]
     holdfast queues limit mail --clear
     """
 )
-@click.argument("name", metavar="QUEUE", type=Text())
+@click.argument("name", metavar="QUEUE", type=Text(), shell_complete=complete_queue)
 @click.argument("limit", metavar="[N]", required=False, type=_Most())
 @click.option("--group-limit", type=_Most(), metavar="N", help="The most jobs of each group that run at once, or none.")
 @click.option("--rate", type=_RateOption(), metavar="N/TIME", help="The most starts, such as 100/60s or 5/s, or none.")
@@ -187,18 +199,20 @@ group_option = click.option("--group", type=Text(), metavar="GROUP", help="Only 
     holdfast queues pause mail --group acme --until 15m
     """
 )
-@click.argument("names", metavar="QUEUE...", nargs=-1, required=True, type=Text())
+@click.argument("names", metavar="QUEUE...", nargs=-1, required=True, type=Text(), shell_complete=complete_queue)
 @group_option
 @click.option("--until", type=Text(), metavar="TIME", help="Resume by itself: an ISO 8601 instant, or 15m from now.")
-@by_option
+@person_options
 @json_option
-def pause(names: tuple[str, ...], group: str | None, until: str | None, by: str, as_json: bool) -> None:
+def pause(
+    names: tuple[str, ...], group: str | None, until: str | None, by: str, note: str | None, as_json: bool
+) -> None:
     """Stop claims from queues, or of one group in them. Running jobs continue; new jobs are kept."""
     with opened_store() as store:
         instant = None if until is None else later(until, store.now().wall, "--until")
         _check_known(store, names)
         for name in dict.fromkeys(names):
-            pause_queue(store, name, group, instant, by)
+            pause_queue(store, name, group, instant, by, note)
             ends = "" if instant is None else f" until {iso(instant)}"
             _tell(name, group, f"paused{ends}", as_json)
     if as_json:
@@ -211,16 +225,16 @@ def pause(names: tuple[str, ...], group: str | None, until: str | None, by: str,
     holdfast queues resume mail --group acme
     """
 )
-@click.argument("names", metavar="QUEUE...", nargs=-1, required=True, type=Text())
+@click.argument("names", metavar="QUEUE...", nargs=-1, required=True, type=Text(), shell_complete=complete_queue)
 @group_option
-@by_option
+@person_options
 @json_option
-def resume(names: tuple[str, ...], group: str | None, by: str, as_json: bool) -> None:
+def resume(names: tuple[str, ...], group: str | None, by: str, note: str | None, as_json: bool) -> None:
     """Let workers claim from queues again, or of one group in them."""
     with opened_store() as store:
         _check_known(store, names)
         for name in dict.fromkeys(names):
-            resume_queue(store, name, group, by)
+            resume_queue(store, name, group, by, note)
             _tell(name, group, "resumed", as_json)
     if as_json:
         show_json([_shown(name, False, group, None) for name in dict.fromkeys(names)])

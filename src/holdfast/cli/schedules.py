@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
-from msgspec.structs import replace
 
-from holdfast import insight
+from holdfast import insight, store_acts
 from holdfast.by_name import task_named
 from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.loading import opened_app, opened_store
 from holdfast.cli.output import Column, clean, show_json, show_table
-from holdfast.cli.types import Duration, Json, Text, call_of, json_option
+from holdfast.cli.types import Duration, Json, Text, call_of, json_option, person_options
 from holdfast.clock import SystemClock
+from holdfast.core.audit import line
 from holdfast.core.durations import iso
 from holdfast.core.records import Schedule
 from holdfast.core.schedule import All
@@ -159,7 +159,7 @@ class _Missed(Text):
 
 @schedules.command(
     epilog="""
-    holdfast schedules add tenant-7 '0 3 * * *' reports.nightly '{"tenant": 7}' --tz Europe/Berlin
+    holdfast schedules add tenant-7 '0 3 * * *' reports.nightly '{"tenant": 7}'
     holdfast schedules add poll '@every 30s' reports.poll --missed skip
     """
 )
@@ -178,6 +178,7 @@ class _Missed(Text):
 )
 @click.option("--jitter", type=Duration(), default=0.0, help="Let each job become due up to this much later: 10m.")
 @click.option("--queue", type=Text(), help="The queue; by default the task's own.")
+@person_options
 @json_option
 def add(
     key: str,
@@ -188,9 +189,11 @@ def add(
     missed: Any,
     jitter: float,
     queue: str | None,
+    by: str,
+    note: str | None,
     as_json: bool,
 ) -> None:
-    """Make a schedule that no program declares, or change the one with this key.
+    """Make or change a schedule that no program declares.
 
     CRON has five fields, or is @hourly, @daily or @every 30s. TASK is the full name of a task that a worker has
     published. A running worker fires the schedule; `holdfast schedules forget` removes it.
@@ -200,6 +203,7 @@ def add(
         named = task_named(app, task)
         draft = (named.using(queue=queue) if queue is not None else named).job(*args, **kwargs)
         app.schedule(key, spec, draft, tz=tz, missed=missed, jitter_s=jitter)
+        app.store.note_act(line("scheduled", by, note, schedule=key, spec=spec, for_task=task))
         [view] = insight.schedule_views(app.store, [key])
     if as_json:
         show_json(view)
@@ -209,27 +213,30 @@ def add(
 
 @schedules.command(epilog="holdfast schedules pause nightly-report")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, type=Text())
+@person_options
 @json_option
-def pause(keys: tuple[str, ...], as_json: bool) -> None:
+def pause(keys: tuple[str, ...], by: str, note: str | None, as_json: bool) -> None:
     """Stop firing schedules until you resume them. Stored jobs stay."""
-    _set(keys, True, as_json)
+    _set(keys, True, by, note, as_json)
 
 
 @schedules.command(epilog="holdfast schedules resume nightly-report")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, type=Text())
+@person_options
 @json_option
-def resume(keys: tuple[str, ...], as_json: bool) -> None:
+def resume(keys: tuple[str, ...], by: str, note: str | None, as_json: bool) -> None:
     """Fire schedules again, from the next instant on.
 
     Instants during the pause are not made up for.
     """
-    _set(keys, False, as_json)
+    _set(keys, False, by, note, as_json)
 
 
 @schedules.command(epilog="holdfast schedules forget nightly-report")
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True, type=Text())
+@person_options
 @json_option
-def forget(keys: tuple[str, ...], as_json: bool) -> None:
+def forget(keys: tuple[str, ...], by: str, note: str | None, as_json: bool) -> None:
     """Remove schedules that were made at run time, or that the code no longer declares.
 
     Stored jobs stay. A program that still declares the schedule makes it again; it then begins at that time.
@@ -237,7 +244,7 @@ def forget(keys: tuple[str, ...], as_json: bool) -> None:
     with opened_store() as store:
         found = _known(store, keys)  # before anything is changed
         for each in found:
-            store.forget_schedule(each.key)
+            store_acts.forget_schedule(store, each.key, by, note)
             if not as_json:
                 acknowledge(f"{clean(each.key)} forgotten")
         declared = any(not each.kept and is_declared(each, store.now().wall) for each in found)
@@ -254,15 +261,16 @@ def forget(keys: tuple[str, ...], as_json: bool) -> None:
     """
 )
 @click.argument("key", metavar="KEY", type=Text())
+@person_options
 @json_option
-def fire(key: str, as_json: bool) -> None:
+def fire(key: str, by: str, note: str | None, as_json: bool) -> None:
     """Enqueue the job of a schedule now, and print its id.
 
     The regular instants stay as they are. A paused schedule may be fired, too.
     """
     with opened_store() as store:
         [found] = _known(store, [key])
-        [added] = store.add([replace(found.job, id=new_job_id(SystemClock()))])
+        added = store_acts.fire_schedule(store, found, new_job_id(SystemClock()), by, note)
     if as_json:
         show_json({"id": added.id, "existed": added.existed})
     else:
@@ -271,11 +279,11 @@ def fire(key: str, as_json: bool) -> None:
         say("A job with its key was there already; no second one was added.")
 
 
-def _set(keys: tuple[str, ...], paused: bool, as_json: bool) -> None:
+def _set(keys: tuple[str, ...], paused: bool, by: str, note: str | None, as_json: bool) -> None:
     with opened_store() as store:
         found = _known(store, keys)  # before anything is changed
         for each in found:
-            store.pause_schedule(each.key, paused)
+            store_acts.pause_schedule(store, each.key, paused, by, note)
             if not as_json:
                 acknowledge(f"{clean(each.key)} {'paused' if paused else 'resumed'}")
     if as_json:

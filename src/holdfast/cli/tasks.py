@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast import insight
+from holdfast import insight, store_acts
 from holdfast.cli.base import Group, acknowledge, say
+from holdfast.cli.completing import complete_task
 from holdfast.cli.loading import opened_store
 from holdfast.cli.output import Column, clean, json_line, show_json, show_table
-from holdfast.cli.types import Text, json_option
+from holdfast.cli.types import Text, json_option, person_options
 from holdfast.errors import NotFound
 from holdfast.stores.protocol import Store
 
@@ -60,7 +61,7 @@ def list_(as_json: bool) -> None:
     holdfast tasks show billing.charge --json
     """
 )
-@click.argument("name", metavar="TASK", type=Text())
+@click.argument("name", metavar="TASK", type=Text(), shell_complete=complete_task)
 @json_option
 def show(name: str, as_json: bool) -> None:
     """Show the policy and the arguments of a task."""
@@ -95,9 +96,10 @@ def show(name: str, as_json: bool) -> None:
 
 
 @tasks.command(epilog="holdfast tasks forget billing.charge")
-@click.argument("names", metavar="TASK...", nargs=-1, required=True, type=Text())
+@click.argument("names", metavar="TASK...", nargs=-1, required=True, type=Text(), shell_complete=complete_task)
+@person_options
 @json_option
-def forget(names: tuple[str, ...], as_json: bool) -> None:
+def forget(names: tuple[str, ...], by: str, note: str | None, as_json: bool) -> None:
     """Remove what was published of tasks that no code has any more.
 
     Enqueues by name are then refused. Stored jobs stay. A worker that has the task publishes it again at its start.
@@ -106,7 +108,7 @@ def forget(names: tuple[str, ...], as_json: bool) -> None:
         _check_known(store, names)  # before anything is changed
         views = insight.task_views(store, list(names))
         for view in views:
-            store.forget_task(view["task"])
+            store_acts.forget_task(store, view["task"], by, note)
             if not as_json:
                 acknowledge(f"{clean(view['task'])} forgotten")
     if as_json:

@@ -6,14 +6,15 @@ from typing import Any, cast
 
 import click
 
+from holdfast import store_acts
 from holdfast.cli.base import Group, say, show_result
 from holdfast.cli.loading import opened_store
 from holdfast.cli.output import Column, clean, show_json, show_table
-from holdfast.cli.types import Duration, Text, WordList, json_option
+from holdfast.cli.types import Duration, Text, WordList, json_option, person_options
 from holdfast.core.access import ROLES, Role, Token, digest_of
 from holdfast.core.durations import iso
 from holdfast.core.text import check_storable
-from holdfast.errors import NotFound, Refused, UsageError
+from holdfast.errors import UsageError
 from holdfast.ids import new_secret
 
 NAME_MAX = 100
@@ -52,8 +53,17 @@ def token_view(token: Token, now: float) -> dict[str, Any]:
 )
 @click.option("--queues", type=WordList(), metavar="A,B", default=(), help="Only these queues.  [default: all]")
 @click.option("--expires", type=Duration(), metavar="TIME", help="Refuse it after this time, such as 90d.")
+@person_options
 @json_option
-def add(name: str, role: str, queues: tuple[str, ...], expires: float | None, as_json: bool) -> None:
+def add(
+    name: str,
+    role: str,
+    queues: tuple[str, ...],
+    expires: float | None,
+    by: str,
+    note: str | None,
+    as_json: bool,
+) -> None:
     """Make a token, and print it once.
 
     The store keeps only its SHA-256."""
@@ -71,8 +81,7 @@ def add(name: str, role: str, queues: tuple[str, ...], expires: float | None, as
             created_at=now,
             expires_at=None if expires is None else now + expires,
         )
-        if not store.tokens.add(token):
-            raise Refused(f"there is a token {name!r} already; revoke it, or choose another name")
+        store_acts.add_token(store, token, by, note)
     if as_json:
         show_json({**token_view(token, now), "token": secret})
     else:
@@ -113,10 +122,10 @@ def list_(as_json: bool) -> None:
 
 @tokens.command(epilog="holdfast tokens revoke ann")
 @click.argument("name", type=Text())
+@person_options
 @json_option
-def revoke(name: str, as_json: bool) -> None:
+def revoke(name: str, by: str, note: str | None, as_json: bool) -> None:
     """Refuse a token from now on. Servers do so within 5 seconds, for its cookies and streams, too."""
     with opened_store() as store:
-        if not store.tokens.revoke(name):
-            raise NotFound(f"there is no token {name!r}")
+        store_acts.revoke_token(store, name, by, note)
     show_result(as_json, {"name": name, "revoked": True}, f"{clean(name)} revoked")

@@ -68,7 +68,7 @@ class Text(ParamType):
 
 
 class JobId(Text):
-    """An exact id. A text that cannot be an id is not found, like any other unknown id."""
+    """An id, or its first part. A text that cannot be an id is not found, like any other unknown id."""
 
     name = "id"
 
@@ -76,7 +76,7 @@ class JobId(Text):
         try:
             return super().convert(value, param, ctx)
         except click.BadParameter:
-            raise NotFound(f"there is no job {value!a}; ids are exact: see `holdfast jobs list`") from None
+            raise NotFound(f"there is no job {value!a}; see `holdfast jobs list`") from None
 
 
 class WordList(ParamType):

@@ -11,6 +11,7 @@ from holdfast import insight
 from holdfast.alerts import Alert
 from holdfast.cli.alerts import TELL_S, alert_options, hooks_and_alerts, telling_shown
 from holdfast.cli.base import Group, say, show_result
+from holdfast.cli.completing import complete_worker
 from holdfast.cli.loading import import_options, opened_store
 from holdfast.cli.output import Column, clean, show_json, show_table
 from holdfast.cli.types import Text, app_argument, by_option, json_option, person_options
@@ -57,7 +58,7 @@ def list_(gone: bool, as_json: bool) -> None:
     holdfast workers show box/1 --json
     """
 )
-@click.argument("name", metavar="NAME", type=Text())
+@click.argument("name", metavar="NAME", type=Text(), shell_complete=complete_worker)
 @json_option
 def show(name: str, as_json: bool) -> None:
     """Show what a worker runs, ended last and logged, as of its last beat.
@@ -76,7 +77,9 @@ def show(name: str, as_json: bool) -> None:
 
 
 def _act_options(command: Callable[..., None]) -> Callable[..., None]:
-    return click.argument("name", metavar="NAME", type=Text())(person_options(json_option(command)))
+    return click.argument("name", metavar="NAME", type=Text(), shell_complete=complete_worker)(
+        person_options(json_option(command))
+    )
 
 
 @workers.command(
@@ -149,7 +152,7 @@ def _order(name: str, act: OrderAct, by: str, note: str | None, *, as_json: bool
     holdfast workers forget box/1 --alert-webhook https://hooks.example.org/jobs
     """
 )
-@click.argument("name", metavar="NAME", type=Text())
+@click.argument("name", metavar="NAME", type=Text(), shell_complete=complete_worker)
 @app_argument
 @by_option
 @import_options

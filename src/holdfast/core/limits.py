@@ -178,9 +178,9 @@ def with_setting(queue: Queue, setting: Setting, *, declared: bool) -> Queue:
     return replace(queue, declared=setting) if declared else replace(queue, chosen=setting)
 
 
-def events(before: Queue, after: Queue, actor: str | None) -> Iterator[NewEvent]:
+def events(before: Queue, after: Queue, actor: str | None, note: str | None = None) -> Iterator[NewEvent]:
     """Yield what the journal says of a change; nothing if nothing has changed."""
-    name = {"queue": after.name}
+    name = {"queue": after.name, **({"note": note} if note else {})}
     if (before.paused, before.paused_until) != (after.paused, after.paused_until):
         yield NewEvent("paused" if after.paused else "resumed", {**name, **_until(after.paused_until)}, actor)
     for group in sorted(before.paused_groups.keys() | after.paused_groups.keys()):

@@ -39,6 +39,14 @@ EventKind = Literal[
     "paused",
     "resumed",
     "ordered",
+    "deleted",
+    "purged",
+    "fired",
+    "scheduled",
+    "forgotten",
+    "accepted",
+    "token_added",
+    "token_revoked",
 ]
 StepKind = Literal[
     "step",

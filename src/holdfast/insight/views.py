@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from holdfast.core.audit import Act
 from holdfast.core.autopsy import lines_of
 from holdfast.core.durations import iso
 from holdfast.core.figures import Backlog, Rates, rates
@@ -21,6 +22,7 @@ from holdfast.core.limits import Queue, is_in_force
 from holdfast.core.machine import State, Transition
 from holdfast.core.records import DueWaits, Event, Filter, Job, Moment, Order, Worker, nobody_has
 from holdfast.errors import StoreError, StoreReadOnly, StoreTimeout
+from holdfast.insight.audit import pauses
 from holdfast.insight.format import near, parsed
 from holdfast.insight.health import Health, ending_view, endings, health, is_late, usual, vanished_ids, worker_state
 from holdfast.insight.steps import step_view, steps_of, with_failures
@@ -320,6 +322,7 @@ def queue_views(store: Store, *, exact: bool = False, window_s: float = FLOW_S) 
     set_for = {queue.name: queue for queue in store.queues()}
     backlog, speed = store.figures.backlog(), rates(store.figures.flow(now.wall - window_s), now.wall)
     shown = {name for name, each in set_for.items() if each.limits.any or each.is_paused(now.wall)}
+    paused_by = pauses(store) if any(each.is_paused(now.wall) for each in set_for.values()) else {}
     views = []
     for name in sorted({*counts, *served, *shown, *speed}):
         jobs, queue = counts.get(name, {}), set_for.get(name) or Queue(name=name)
@@ -340,6 +343,7 @@ def queue_views(store: Store, *, exact: bool = False, window_s: float = FLOW_S) 
                 "oldest_served_s": _since(due.oldest_served, now.wall),
                 **_flow_view(speed.get(name, Rates()), jobs.get(State.READY, 0), due.oldest is not None),
                 **limits_view(queue, now.wall),
+                **pause_view(paused_by.get((name, None)) if paused else None),
             }
         )
     return views
@@ -354,6 +358,13 @@ def _flow_view(speed: Rates, ready: int, is_due: bool) -> dict[str, Any]:
         "out_per_s": round(speed.ended, 3),
         "drain_s": round(ready / gain, 1) if is_due and gain > 0 else None,
     }
+
+
+def pause_view(act: Act | None) -> dict[str, Any]:
+    """Show who has paused a queue, when and why, as far as it is known."""
+    if act is None:
+        return {"paused_by": None, "paused_at": None, "paused_note": None}
+    return {"paused_by": act.actor, "paused_at": iso(act.at), "paused_note": act.note}
 
 
 def limits_view(queue: Queue, wall: float) -> dict[str, Any]:

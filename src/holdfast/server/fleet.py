@@ -22,6 +22,8 @@ from holdfast.server.call import Call
 from holdfast.server.jobs import RetryActBody, Text, _acting, _view, job_of
 from holdfast.server.problems import Problem
 from holdfast.server.routes import Answer
+from holdfast.store_acts import fire_schedule
+from holdfast.store_acts import pause_schedule as pause_one
 
 TICK_MAX_S = 50.0
 SINCE_MAX_S = 30 * 86_400.0
@@ -34,6 +36,7 @@ class QueueBody(msgspec.Struct, forbid_unknown_fields=True):
     queue: str
     group: str | None = None
     until: datetime | None = None
+    note: Text | None = None
 
 
 class LimitBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -51,6 +54,7 @@ class KeyBody(msgspec.Struct, forbid_unknown_fields=True):
     """A schedule."""
 
     key: str
+    note: Text | None = None
 
 
 class SignalBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -113,6 +117,15 @@ class JournalQuery(msgspec.Struct, forbid_unknown_fields=True):
     limit: Annotated[int, Meta(ge=1, le=EVENTS_MAX)] = 100
 
 
+class AuditQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """A page of the acts of people: the newest, or those before a `seq`. `by`: only those of this person."""
+
+    by: Text | None = None
+    since_s: Annotated[float, Meta(ge=1)] | None = None
+    before: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=EVENTS_MAX)] = 100
+
+
 class BeforeQuery(msgspec.Struct, forbid_unknown_fields=True):
     """Events before a `seq`."""
 
@@ -137,7 +150,7 @@ def pause(call: Call) -> dict[str, Any]:
     """Stop claims from a queue or of a group in it."""
     body: QueueBody = call.body
     call.need_queue(body.queue, f"queue {body.queue!r}")
-    pause_queue(call.store, body.queue, body.group, _instant(body.until), call.user.name)
+    pause_queue(call.store, body.queue, body.group, _instant(body.until), call.user.name, body.note)
     return {"queue": body.queue, "group": body.group, "paused": True}
 
 
@@ -145,7 +158,7 @@ def resume(call: Call) -> dict[str, Any]:
     """Let workers claim from a queue or of a group in it again."""
     body: QueueBody = call.body
     call.need_queue(body.queue, f"queue {body.queue!r}")
-    resume_queue(call.store, body.queue, body.group, call.user.name)
+    resume_queue(call.store, body.queue, body.group, call.user.name, body.note)
     return {"queue": body.queue, "group": body.group, "paused": False}
 
 
@@ -220,21 +233,21 @@ def _schedule(call: Call) -> Schedule:
 def pause_schedule(call: Call) -> dict[str, Any]:
     """Stop a schedule."""
     found = _schedule(call)
-    call.store.pause_schedule(found.key, True)
+    pause_one(call.store, found.key, True, call.user.name, call.body.note)
     return {"key": found.key, "paused": True}
 
 
 def resume_schedule(call: Call) -> dict[str, Any]:
     """Fire a schedule again, from the next instant on."""
     found = _schedule(call)
-    call.store.pause_schedule(found.key, False)
+    pause_one(call.store, found.key, False, call.user.name, call.body.note)
     return {"key": found.key, "paused": False}
 
 
 def fire(call: Call) -> Answer:
     """Enqueue the job of a schedule now."""
     found = _schedule(call)
-    [added] = call.store.add([msgspec.structs.replace(found.job, id=new_job_id(SystemClock()))])
+    added = fire_schedule(call.store, found, new_job_id(SystemClock()), call.user.name, call.body.note)
     call.store.wake()
     return Answer({"id": added.id, "existed": added.existed}, 200 if added.existed else 201)
 
@@ -300,6 +313,19 @@ def journal(call: Call) -> dict[str, Any]:
         if call.user.queues is None or call.user.sees(queues.get(event.job_id, ""))
     ]
     return {"items": items, "before": events[0].seq if len(events) == query.limit else None}
+
+
+def audit(call: Call) -> dict[str, Any]:
+    """Show what people did, newest first, as `audit --json` does."""
+    query: AuditQuery = call.query
+    since = None if query.since_s is None else call.store.now().wall - query.since_s
+    found = insight.acts_of_people(call.store, since, query.by, query.limit, query.before)
+    queues = queues_of(call, {act.job_id for act in found if act.job_id is not None})
+    shown = [act for act in found if call.user.queues is None or call.user.sees(queues.get(act.job_id or "", ""))]
+    return {
+        "items": [insight.act_view(act) for act in shown],
+        "before": found[-1].seq if len(found) == query.limit else None,
+    }
 
 
 def queues_of(call: Call, job_ids: set[str]) -> dict[str, str]:

@@ -440,7 +440,7 @@ def delete(call: Call) -> dict[str, Any]:
     row = job_of(call)
     if row.ended_at is None:
         raise Problem("state_changed", f"job {row.id} is {row.state.value}: only a job that has ended can be deleted")
-    for page in delete_all(call.store, [row.seen], lambda job: job.seen):
+    for page in delete_all(call.store, [row.seen], lambda job: job.seen, call.user.name, None):
         for acted in page:
             if acted.error is not None:
                 raise acted.error
@@ -515,7 +515,10 @@ def _matching(call: Call, chosen: Selection, before: str | None) -> Iterator[Job
 
 
 def _carried_out(call: Call, said: MassAct, seen: list[Seen]) -> tuple[list[str], dict[str, str]]:
-    pages = delete_all(call.store, seen, _deletable) if said.name == "delete" else carry_out(call.store, said, [*seen])
+    if said.name == "delete":
+        pages = delete_all(call.store, seen, _deletable, said.actor, said.note)
+    else:
+        pages = carry_out(call.store, said, [*seen])
     acted: list[str] = []
     refused: dict[str, str] = {}
     for page in pages:

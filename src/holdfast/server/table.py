@@ -190,6 +190,7 @@ _FLEET = (
     ),
     Route("GET", "/v1/stats", "Count jobs by queue", fleet.stats, READERS, "filter"),
     Route("GET", "/v1/zombies", "Look back at lost attempts", fleet.zombies, READERS, "whole", query=fleet.SinceQuery),
+    Route("GET", "/v1/audit", "Show what people did", fleet.audit, READERS, "filter", query=fleet.AuditQuery),
     Route("GET", "/v1/journal", "Show the journal", fleet.journal, READERS, "filter", query=fleet.JournalQuery),
     Route(
         *("GET", "/v1/events", "Stream the journal", events.events, READERS, "filter"),

@@ -484,6 +484,7 @@ class Store(Protocol):
         group: str | None = None,
         until: float | None = None,
         actor: str | None = None,
+        note: str | None = None,
     ) -> None:
         """Stop or resume claims from a queue, or of a group in it, `until` a wall time or until it is resumed.
 
@@ -517,11 +518,27 @@ class Store(Protocol):
         """
         ...
 
-    def delete(self, jobs: Sequence[Seen]) -> list[Reply]:
+    def delete(self, jobs: Sequence[Seen], act: NewEvent | None = None) -> list[Reply]:
         """Delete each job that is still what the person saw and not running, with its history, and answer in order.
+
+        `act` is written to the journal, under the job id "", with the number of the deleted `jobs` and their first
+        `ids`; not if none was deleted.
 
         REFUSED: it is another by now, runs, or is not there. LOCKED: as in `move`. Raises `Refused`, and deletes none,
         when a row of another table refers to one of them. No job may come twice.
+        """
+        ...
+
+    def note_act(self, act: NewEvent) -> None:
+        """Write the act of a person on the store itself to the journal, under the job id ""."""
+        ...
+
+    def audit(
+        self, limit: int = 1000, *, since: float | None = None, before: int | None = None, actor: str | None = None
+    ) -> list[Event]:
+        """Return the newest events that have an actor, oldest first.
+
+        `since` and `before` as in `journal`; `actor`: only those of this one.
         """
         ...
 

@@ -19,7 +19,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.core import limits, orders, transitions
+from holdfast.core import audit, limits, orders, transitions
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.error_fingerprint import ErrorGroup
@@ -384,15 +384,16 @@ class MemoryStore:
         group: str | None = None,
         until: float | None = None,
         actor: str | None = None,
+        note: str | None = None,
     ) -> None:
-        self._set(self._queue(queue), limits.with_pause(self._queue(queue), paused, group, until), actor)
+        self._set(self._queue(queue), limits.with_pause(self._queue(queue), paused, group, until), actor, note)
 
     def limit(self, queue: str, setting: Setting, *, declared: bool = False, actor: str | None = None) -> None:
         self._set(self._queue(queue), limits.with_setting(self._queue(queue), setting, declared=declared), actor)
 
-    def _set(self, before: Queue, after: Queue, actor: str | None) -> None:
+    def _set(self, before: Queue, after: Queue, actor: str | None, note: str | None = None) -> None:
         self._queues[after.name] = after
-        for event in limits.events(before, after, actor):
+        for event in limits.events(before, after, actor, note):
             self._write("", event, 0, None)
         self.wake()
 
@@ -414,8 +415,12 @@ class MemoryStore:
             self._forget(job_id)
         return len(old[:limit])
 
-    def delete(self, jobs: Sequence[Seen]) -> list[Reply]:
-        return [self._delete_one(seen) for seen in jobs]
+    def delete(self, jobs: Sequence[Seen], act: NewEvent | None = None) -> list[Reply]:
+        answers = [self._delete_one(seen) for seen in jobs]
+        gone = [seen.job_id for seen, answer in zip(jobs, answers, strict=True) if answer is Reply.ACCEPTED]
+        if act is not None and gone:
+            self.note_act(audit.about_jobs(act, gone))
+        return answers
 
     def _delete_one(self, seen: Seen) -> Reply:
         job = self._as_seen(seen)
@@ -423,6 +428,18 @@ class MemoryStore:
             return Reply.REFUSED
         self._forget(job.id)
         return Reply.ACCEPTED
+
+    def note_act(self, act: NewEvent) -> None:
+        self._write("", act, 0, None)
+
+    def audit(
+        self, limit: int = 1000, *, since: float | None = None, before: int | None = None, actor: str | None = None
+    ) -> list[Event]:
+        events = [event for lines in self._events.values() for event in lines if event.actor is not None]
+        wanted = [event for event in events if actor in (None, event.actor)]
+        wanted = [event for event in wanted if since is None or event.at >= since]
+        wanted = [event for event in wanted if before is None or event.seq < before]
+        return sorted(wanted, key=lambda event: event.seq)[max(0, len(wanted) - limit) :]
 
     # ------------------------------------------------------------------------------------- schedules
 

@@ -7,8 +7,9 @@ from typing import TypeVar
 
 from holdfast.core import orders
 from holdfast.core.acts import Move
+from holdfast.core.audit import about_jobs
 from holdfast.core.machine import ENDED
-from holdfast.core.records import OrderAct, Seen
+from holdfast.core.records import NewEvent, OrderAct, Seen
 from holdfast.core.row_text import ANSWER
 from holdfast.stores import row_json
 from holdfast.stores.postgres import statements
@@ -68,12 +69,15 @@ def _say_of_steps(q: Connections, db: Cursor, moves: Sequence[Move]) -> None:
                 db.execute(q[query], first, prepare=False)
 
 
-def delete(q: Connections, db: Cursor, jobs: Sequence[Seen]) -> list[Reply]:
+def delete(q: Connections, db: Cursor, jobs: Sequence[Seen], act: NewEvent | None, wall: float | None) -> list[Reply]:
     """Delete the jobs that are still what the person saw, with their history, in one commit."""
     with db.connection.transaction():
         busy = set(row_json.names_from(_one(q, db, "delete_lock", {"ids": [seen.job_id for seen in jobs]})))
         free = [seen for seen in jobs if seen.job_id not in busy]
         gone = set(row_json.names_from(_one(q, db, "delete", {"seen": row_json.encode(free).decode()})))
+        if act is not None and gone:
+            line = about_jobs(act, [seen.job_id for seen in free if seen.job_id in gone])
+            statements.write_events(q, db, row_json.journal_lines("", 0, None, (line,)), wall)
     return [
         Reply.LOCKED if seen.job_id in busy else Reply.ACCEPTED if seen.job_id in gone else Reply.REFUSED
         for seen in jobs

@@ -1537,6 +1537,18 @@ removed AS (
 )
 SELECT coalesce(json_agg(id), '[]')::text FROM gone;
 
+-- name: audit
+-- Acts of people, by an index of their own: other events are not in it.
+{events} (
+    SELECT * FROM {schema}.journal
+    WHERE actor IS NOT NULL
+        AND (%(actor)s::text IS NULL OR actor = %(actor)s)
+        AND (%(since)s::float8 IS NULL OR at >= %(since)s)
+        AND (%(before)s::bigint IS NULL OR seq < %(before)s)
+    ORDER BY seq DESC
+    LIMIT %(limit)s::bigint
+) AS line;
+
 -- name: declare
 -- In the order of the keys: two that declare at once wait for each other, and not crosswise.
 WITH clock AS MATERIALIZED (

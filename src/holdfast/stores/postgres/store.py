@@ -389,12 +389,14 @@ class PostgresStore:
         group: str | None = None,
         until: float | None = None,
         actor: str | None = None,
+        note: str | None = None,
     ) -> None:
-        self._turns.set_queue(queue, lambda before: with_pause(before, paused, group, until), actor, self._wall())
+        change = functools.partial(with_pause, paused=paused, group=group, until=until)
+        self._turns.set_queue(queue, change, actor, note, self._wall())
 
     def limit(self, queue: str, setting: Setting, *, declared: bool = False, actor: str | None = None) -> None:
         change = functools.partial(with_setting, setting=setting, declared=declared)
-        self._turns.set_queue(queue, change, actor, self._wall())
+        self._turns.set_queue(queue, change, actor, None, self._wall())
 
     def order(self, name: str, act: OrderAct | None, *, actor: str | None = None, note: str | None = None) -> bool:
         return self._db.run(lambda db: acts.order(self._db, db, name, act, actor, note, self._wall()))
@@ -406,18 +408,28 @@ class PostgresStore:
             raise duty_lost(under)
         return deleted
 
-    def delete(self, jobs: Sequence[Seen]) -> list[Reply]:
+    def delete(self, jobs: Sequence[Seen], act: NewEvent | None = None) -> list[Reply]:
         try:
-            return self._db.run(lambda db: acts.delete(self._db, db, jobs), self._hot.limits)
+            return self._db.run(lambda db: acts.delete(self._db, db, jobs, act, self._wall()), self._hot.limits)
         except StoreError as error:
             if isinstance(error, StoreLocked | StoreTimeout) and len(jobs) > 1:
-                return acts.in_halves(self.delete, jobs)
+                return acts.in_halves(functools.partial(self.delete, act=act), jobs)
             if isinstance(error, StoreLocked):
                 return [Reply.LOCKED]
             if isinstance(error.__cause__, errors.ForeignKeyViolation):
                 which = f"job {jobs[0].job_id}" if len(jobs) == 1 else f"one of {len(jobs)} jobs"
                 raise Refused(f"{which} cannot be deleted: {referred_to(error.__cause__)}") from error
             raise
+
+    def note_act(self, act: NewEvent) -> None:
+        lines = row_json.journal_lines("", 0, None, (act,))
+        self._db.run(lambda db: statements.write_events(self._db, db, lines, self._wall()))
+
+    def audit(
+        self, limit: int = 1000, *, since: float | None = None, before: int | None = None, actor: str | None = None
+    ) -> list[Event]:
+        values = {"limit": limit, "since": since, "before": before, "actor": actor}
+        return row_json.events_from(self._db.one("audit", values)[0])
 
     # ---------------------------------------------------------------------------------- the read side
 

@@ -132,7 +132,9 @@ class Turns:
             self._q.run(lambda db: db.execute(self._q["add_grouped"], values, prepare=False))
             self._grouped |= new
 
-    def set_queue(self, name: str, change: Callable[[Queue], Queue], actor: str | None, wall: float | None) -> None:
+    def set_queue(
+        self, name: str, change: Callable[[Queue], Queue], actor: str | None, note: str | None, wall: float | None
+    ) -> None:
         """Change what is set for a queue.
 
         When it returns, every claim that did not see the limits has ended or will take nothing, and all that runs is
@@ -141,12 +143,18 @@ class Turns:
 
         def set_queue(db: Cursor) -> None:
             with db.connection.transaction():
-                self._set_queue(db, name, change, actor, wall)
+                self._set_queue(db, name, change, actor, note, wall)
 
         self._q.run(set_queue)
 
     def _set_queue(
-        self, db: Cursor, name: str, change: Callable[[Queue], Queue], actor: str | None, wall: float | None
+        self,
+        db: Cursor,
+        name: str,
+        change: Callable[[Queue], Queue],
+        actor: str | None,
+        note: str | None,
+        wall: float | None,
     ) -> None:
         q, values = self._q, {"queue": name}
 
@@ -170,7 +178,7 @@ class Turns:
             do("limit_workers")
         if held.counts and before.limits != held:
             do("limit_counted")
-        lines = row_json.journal_lines("", 0, None, limits.events(before, after, actor))
+        lines = row_json.journal_lines("", 0, None, limits.events(before, after, actor, note))
         if lines:
             do("settle_journal", events=row_json.encode(lines).decode(), wall=wall)
         do("limit_tell", channel=q.channel)

@@ -892,6 +892,21 @@ CROSS JOIN holdfast_job AS job
 WHERE job.id = seen.value ->> 0 AND job.state = seen.value ->> 1 AND job.fence = seen.value ->> 2
     AND job.state <> 'running';
 
+-- name: audit
+-- Acts of people, by an index of their own: other events are not in it.
+SELECT json_group_array({event}) FROM (
+    SELECT * FROM (
+        SELECT * FROM holdfast_journal
+        WHERE actor IS NOT NULL
+            AND (:actor IS NULL OR actor = :actor)
+            AND (:since IS NULL OR at >= :since)
+            AND (:before IS NULL OR seq < :before)
+        ORDER BY seq DESC
+        LIMIT :limit
+    )
+    ORDER BY seq
+);
+
 -- name: declare
 INSERT INTO holdfast_schedule AS there (key, spec, tz, missed, job, missed_max, jitter_s, mark, declared_at)
 SELECT {schedule_given}, :wall, :wall FROM json_each(:schedules)

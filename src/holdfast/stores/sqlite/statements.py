@@ -13,7 +13,7 @@ from holdfast.core.acts import Move
 from holdfast.core.error_fingerprint import KEPT_S, slot_of
 from holdfast.core.limits import Queue
 from holdfast.core.machine import ENDED, LIVE, State
-from holdfast.core.records import Duty, NewJob, Seen
+from holdfast.core.records import Duty, NewEvent, NewJob, Seen
 from holdfast.core.row_text import ANSWER, Awaited
 from holdfast.core.settlement import Settlement, is_as_judged, own_event, stale_report
 from holdfast.core.transitions import shares
@@ -290,7 +290,14 @@ def write_events(db: sqlite3.Connection, events: list[list[Any]], wall: float) -
         db.execute(Q["settle_journal"], {"events": row_json.encode(events).decode(), "wall": wall})
 
 
-def set_queue(db: sqlite3.Connection, before: Queue, after: Queue, actor: str | None, wall: float) -> None:
+def note_act(db: sqlite3.Connection, act: NewEvent, wall: float) -> None:
+    """Write down an act of a person on the store itself."""
+    write_events(db, row_json.journal_lines("", 0, None, (act,)), wall)
+
+
+def set_queue(
+    db: sqlite3.Connection, before: Queue, after: Queue, actor: str | None, note: str | None, wall: float
+) -> None:
     """Write what is set for a queue by now, and the lines of the journal; what runs counts if it is to be counted."""
     db.execute(Q["limit"], row_json.queue(after))
     if before.paused_groups != after.paused_groups:
@@ -298,4 +305,4 @@ def set_queue(db: sqlite3.Connection, before: Queue, after: Queue, actor: str | 
         db.execute(Q["limit_pause"], {"queue": after.name, "groups": row_json.encode(after.paused_groups).decode()})
     if after.limits.counts:
         db.execute(Q["limit_counted"], {"queue": after.name})
-    write_events(db, row_json.journal_lines("", 0, None, limits.events(before, after, actor)), wall)
+    write_events(db, row_json.journal_lines("", 0, None, limits.events(before, after, actor, note)), wall)

@@ -15,6 +15,7 @@ import msgspec
 from holdfast.clock import Clock, SystemClock, pause
 from holdfast.core import orders
 from holdfast.core.acts import Move
+from holdfast.core.audit import about_jobs
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.error_fingerprint import ErrorGroup, slot_of
 from holdfast.core.limits import GHOSTS_MAX, REPEATS_MAX, Places, Queue, Setting, with_pause, with_setting
@@ -331,17 +332,20 @@ class SqliteStore:
         group: str | None = None,
         until: float | None = None,
         actor: str | None = None,
+        note: str | None = None,
     ) -> None:
-        self._set_queue(queue, lambda before: with_pause(before, paused, group, until), actor)
+        self._set_queue(queue, lambda before: with_pause(before, paused, group, until), actor, note)
 
     def limit(self, queue: str, setting: Setting, *, declared: bool = False, actor: str | None = None) -> None:
         self._set_queue(queue, lambda before: with_setting(before, setting, declared=declared), actor)
 
-    def _set_queue(self, name: str, change: Callable[[Queue], Queue], actor: str | None) -> None:
+    def _set_queue(
+        self, name: str, change: Callable[[Queue], Queue], actor: str | None, note: str | None = None
+    ) -> None:
         with self._db.writing() as db:
             found = row_json.queues_from(text_of(db, "queues", {"queue": name}))
             before = found[0] if found else Queue(name=name)
-            statements.set_queue(db, before, change(before), actor, self._clock.wall())
+            statements.set_queue(db, before, change(before), actor, note, self._clock.wall())
 
     def order(self, name: str, act: OrderAct | None, *, actor: str | None = None, note: str | None = None) -> bool:
         wall = self._clock.wall()
@@ -364,13 +368,26 @@ class SqliteStore:
                 db.execute(Q["standing_removed"])
         return deleted
 
-    def delete(self, jobs: Sequence[Seen]) -> list[Reply]:
+    def delete(self, jobs: Sequence[Seen], act: NewEvent | None = None) -> list[Reply]:
         with self._db.writing() as db:
             found = text_of(db, "delete", {"seen": row_json.encode(jobs).decode()})
             deleted = set(statements.remove(db, found))
             if deleted:
                 db.execute(Q["standing_removed"])
+            if deleted and act is not None:
+                gone = [seen.job_id for seen in jobs if seen.job_id in deleted]
+                statements.note_act(db, about_jobs(act, gone), self._clock.wall())
         return [Reply.ACCEPTED if seen.job_id in deleted else Reply.REFUSED for seen in jobs]
+
+    def note_act(self, act: NewEvent) -> None:
+        with self._db.writing() as db:
+            statements.note_act(db, act, self._clock.wall())
+
+    def audit(
+        self, limit: int = 1000, *, since: float | None = None, before: int | None = None, actor: str | None = None
+    ) -> list[Event]:
+        values = {"limit": limit, "since": since, "before": before, "actor": actor}
+        return row_json.events_from(self._one("audit", values))
 
     # ---------------------------------------------------------------------------------- the read side
 
