@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from holdfast.cli.commands import command_of
 from holdfast.cli.main import cli
 from holdfast.clock import SystemClock
 from holdfast.core.records import Job
+from holdfast.insight.explain import Explanation
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
@@ -60,6 +62,11 @@ def store(url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def lose(store: Store, **given: Any) -> Job:
     """A job that is running under a lease that has run out."""
     return start(store, enrol(store, boot_id=SystemClock().boot_id), **given)
+
+
+def shown_choices(why: Explanation) -> list[tuple[str, str]]:
+    """What a person may do, in words and as a command."""
+    return [(choice.words, command_of(choice)) for choice in why.choices]
 
 
 class Run:

@@ -21,7 +21,7 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import store as sqlite
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import FaultyStore
-from tests.cli.conftest import PAST_S, Run, lose
+from tests.cli.conftest import PAST_S, Run, lose, shown_choices
 from tests.factory import EXPIRED, add, claim, delete, enrol, job_in, make_job, park, row, settle, start, start_flow
 
 JOB = {
@@ -352,7 +352,7 @@ def test_a_task_that_no_living_worker_has_is_named(run: Run, store: Store, clock
     clock.advance(5)
     why = insight.explain(store, job)
     assert why.sentence == "It has been due for 5.0 s. No living worker has its task, mail.old."
-    assert why.answers == (("start one that has it", "holdfast worker APP"),)
+    assert shown_choices(why) == [("start one that has it", "holdfast worker APP")]
     [queue] = [view for view in run.json("queues", "list") if view["queue"] == "mail"]
     assert (queue["served"], queue["unserved"]) == (True, {"mail.old": 2})
     shown = run("queues", "list")
@@ -372,7 +372,7 @@ def test_a_worker_that_is_stopping_serves_nobody(run: Run, store: Store, clock: 
     leaving = "A worker that would run it is stopping, and claims nothing more."
     why = insight.explain(store, job)
     assert why.sentence == f"It has been due for 5.0 s. No worker serves its queue, mail. {leaving}"
-    assert why.answers == (("start one", "holdfast worker APP"),)
+    assert shown_choices(why) == [("start one", "holdfast worker APP")]
     [queue] = run.json("queues", "list")
     assert (queue["served"], queue["unserved"]) == (False, {"mail.old": 1})
     assert run("workers", "forget", "old", code=6).stderr == "holdfast: worker old beats; stop its process instead\n"
@@ -397,7 +397,7 @@ def test_a_task_that_no_living_worker_has_is_named_also_where_nobody_serves_its_
     assert why.sentence == (
         "It has been due for 5.0 s. No worker serves its queue, mail, and no living worker has its task, mail.old."
     )
-    assert why.answers == (("start one that has it", "holdfast worker APP"),)
+    assert shown_choices(why) == [("start one that has it", "holdfast worker APP")]
     [queue, _] = run.json("queues", "list")
     assert (queue["served"], queue["missing"]) == (False, {"mail.old": 1})
     shown = run("queues", "list")
@@ -406,7 +406,7 @@ def test_a_task_that_no_living_worker_has_is_named_also_where_nobody_serves_its_
     enrol(store, queues=["third"], tasks={"mail.old": Published("mail")})
     why = insight.explain(store, job)
     assert why.sentence == "It has been due for 5.0 s. No worker serves its queue, mail."
-    assert why.answers == (("start one", "holdfast worker APP --queues mail"),)
+    assert shown_choices(why) == [("start one", "holdfast worker APP --queues mail")]
     assert run.json("queues", "list")[0]["missing"] == {}
 
 
@@ -425,7 +425,7 @@ def test_a_workflow_whose_time_has_come_is_due_although_nobody_makes_it_ready(
         "It waits for its time, which came 5.0 s ago, and holds no slot meanwhile. "
         "No living worker has its task, mail.old."
     )
-    assert why.answers == (("start one that has it", "holdfast worker APP"),)
+    assert shown_choices(why) == [("start one that has it", "holdfast worker APP")]
     add(store, queue="mail", task="mail.old", run_at=clock.wall() - 1)
     [queue] = insight.queue_views(store)
     assert (queue["unserved"], queue["unroused"]) == ({"mail.old": 2}, 1)
@@ -448,7 +448,7 @@ def test_a_question_that_was_not_answered_in_time_names_the_missing_worker(store
     why = insight.explain(store, flow)
     assert "holds no slot meanwhile. Its time was over " in why.sentence
     assert why.sentence.endswith(" ago. No worker serves its queue, default.")
-    assert [words for words, _ in why.answers] == ["yes", "no", "start one"]
+    assert [words for words, _ in shown_choices(why)] == ["yes", "no", "start one"]
 
 
 def test_the_oldest_due_job_is_found_behind_many_of_another_task(store: Store) -> None:
@@ -477,8 +477,8 @@ def test_the_sentence_for_each_state_says_what_to_do(store: Store) -> None:
     enrol(store, queues=["default"])
     told = {state: insight.explain(store, job_in(store, state)) for state in State}
     assert all(why.sentence.endswith(".") for why in told.values())
-    commands = {state: [command.rsplit(" ", 3)[0] for _, command in why.answers] for state, why in told.items()}
-    assert {command.rsplit(" ", 2)[1] for why in told.values() for _, command in why.answers} == {"--fence"}
+    commands = {state: [command.rsplit(" ", 3)[0] for _, command in shown_choices(why)] for state, why in told.items()}
+    assert {command.rsplit(" ", 2)[1] for why in told.values() for _, command in shown_choices(why)} == {"--fence"}
     assert {state: words for state, words in commands.items() if words} == {
         State.HELD: ["holdfast held approve", "holdfast held done", "holdfast held fail"],
         State.DEAD: ["holdfast dead revive"],
@@ -493,19 +493,19 @@ def test_the_sentence_knows_what_stands_in_the_way(store: Store, clock: FakeCloc
     clock.advance(1)
     why = insight.explain(store, job)
     assert "No worker serves its queue, mail." in why.sentence
-    assert why.answers == (("start one", "holdfast worker APP"),), "as the doctor says"
+    assert shown_choices(why) == [("start one", "holdfast worker APP")], "as the doctor says"
     enrol(store, queues=["other"])
-    assert insight.explain(store, job).answers == (("start one", "holdfast worker APP --queues mail"),)
+    assert shown_choices(insight.explain(store, job)) == [("start one", "holdfast worker APP --queues mail")]
     enrol(store, queues=["mail"])
     assert "waits for a free slot." in insight.explain(store, job).sentence
     store.pause("mail", True)
-    assert insight.explain(store, job).answers == (("let it run", "holdfast queues resume mail"),)
+    assert shown_choices(insight.explain(store, job)) == [("let it run", "holdfast queues resume mail")]
     running = start(store, lease_s=30.0)
     assert "Its lease ends in 30 s" in insight.explain(store, running).sentence
     clock.advance(45)
     late = insight.explain(store, running)
     assert "Its worker vanished" in late.sentence
-    assert late.answers == (("recover it now", "holdfast scan --fix"),)
+    assert shown_choices(late) == [("recover it now", "holdfast scan --fix")]
 
 
 @pytest.mark.parametrize(

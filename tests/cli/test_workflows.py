@@ -22,7 +22,7 @@ from holdfast.errors import Refused, UsageError
 from holdfast.insight.steps import step_view
 from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
-from tests.cli.conftest import PAST_S, Run
+from tests.cli.conftest import PAST_S, Run, shown_choices
 from tests.factory import again, awaiting, enrol, row, settle, start
 
 STEP = {"name", "state", "attempt", "tries", "started_at", "ended_at", "result", "error", "arguments_bytes"}
@@ -374,7 +374,7 @@ def test_a_branch_between_two_tries_is_told_beside_the_signal_that_another_one_a
     assert re.match(
         r"It waits for the signal paid and the next try of step mail, at most .*, and holds", waits.sentence
     )
-    assert [words for words, _ in waits.answers] == ["send paid"]
+    assert [words for words, _ in shown_choices(waits)] == ["send paid"]
 
 
 def test_a_try_that_is_due_while_no_worker_runs_says_so(store: Store) -> None:

@@ -10,6 +10,7 @@ from holdfast import App, UsageError
 from holdfast.clock import pause
 from holdfast.core.limits import Limits, Rate, setting
 from holdfast.insight.explain import explain
+from tests.cli.conftest import shown_choices
 from tests.factory import claim, enrol, row
 from tests.worker.house import House
 
@@ -81,7 +82,7 @@ def test_jobs_show_names_the_limit_that_a_job_waits_for(app: App) -> None:
     app.pause("default", group="acme", until=datetime.now(UTC) + timedelta(hours=1), by="ann")
     told = explain(app.store, row(app.store, job.id))
     assert "Its group, acme, is paused in queue default until" in told.sentence
-    assert told.answers == (("let it run", "holdfast queues resume default --group acme"),)
+    assert shown_choices(told) == [("let it run", "holdfast queues resume default --group acme")]
     app.resume("default", group="acme")
     assert "paused" not in explain(app.store, row(app.store, job.id)).sentence
     with pytest.raises(UsageError, match="time zone"):

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from holdfast import insight
+from holdfast.cli.commands import command_of
 from holdfast.cli.output import bold, clean, clean_lines, columns, dim, is_terminal, one_line, padded, styled, width
 from holdfast.cli.steps import ShownWorkflow, show_steps
 from holdfast.core.records import Event, Job, Moment, Step
@@ -62,9 +63,9 @@ def tell(store: Store, job: Job, *, step_arguments: bool = False) -> None:
     click.echo()
     for line in textwrap.wrap(clean(why.sentence), width() - 2, break_on_hyphens=False):
         click.echo(f"  {line}")
-    if why.answers:
+    if why.choices:
         click.echo()
-        _show_answers([(clean(words), clean(command)) for words, command in why.answers])
+        _show_choices([(clean(choice.words), clean(command_of(choice))) for choice in why.choices])
     click.echo()
     steps = insight.steps_of(store, job, aside=True)
     for label, value in _facts(job, now, names, insight.uncounted(job, events), insight.fresh_since(events), steps):
@@ -85,15 +86,15 @@ def tell(store: Store, job: Job, *, step_arguments: bool = False) -> None:
             _tell_event(event, names, was.get(event.seq), places, full_reason(job))
 
 
-def _show_answers(answers: Sequence[tuple[str, str]]) -> None:
+def _show_choices(choices: Sequence[tuple[str, str]]) -> None:
     """Print what a person may do, and the command for it; below it where the terminal is too narrow for both."""
-    room = max(columns(words) for words, _ in answers)
-    if is_terminal() and any(4 + room + columns(command) > width() for _, command in answers):
-        for words, command in answers:
+    room = max(columns(words) for words, _ in choices)
+    if is_terminal() and any(4 + room + columns(command) > width() for _, command in choices):
+        for words, command in choices:
             click.echo(f"  {words}:")
             click.echo(f"    {bold(command)}")
         return
-    for words, command in answers:
+    for words, command in choices:
         click.echo(f"  {padded(words, room)}  {bold(command)}")
 
 

@@ -1,10 +1,9 @@
-"""Explain in a sentence why a job is in its state, and list the commands that would change it."""
+"""Explain in a sentence why a job is in its state, and list the acts that would change it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from shlex import quote
 
 from msgspec.structs import replace
 
@@ -17,6 +16,7 @@ from holdfast.core.stop_reason import full_reason
 from holdfast.core.text import counted
 from holdfast.insight.format import ago, first_line
 from holdfast.insight.health import enqueued_ahead_s, health
+from holdfast.insight.possible_acts import ActName, PossibleAct, on_job, possible
 from holdfast.insight.steps import awaited, awaited_things, awaited_time, between_tries, failed_tries, named, steps_of
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
 from holdfast.queues import queue_named
@@ -56,18 +56,17 @@ def in_short(job: Job, now: Moment, names: Names | None = None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a job is where it is, in a sentence, and what would bring it on: (words, command) pairs."""
+    """Why a job is where it is, in a sentence, and the acts that would bring it on."""
 
     sentence: str
-    answers: tuple[tuple[str, str], ...] = ()
+    choices: tuple[PossibleAct, ...] = ()
 
 
 def explain(store: Store, job: Job) -> Explanation:
     """Say why the job is where it is, with what the store knows of its queue and its worker."""
     now = store.now()
-    seen = f"{job.id} --fence {job.fence}"  # so that the act counts only for what the reader of the sentence saw
     if isinstance(job, DamagedJob) and job.state in LIVE:
-        return _why_damaged(job, seen)
+        return _why_damaged(job)
     match job.state:
         case State.READY:
             return _why_ready(store, job, now)
@@ -76,7 +75,7 @@ def explain(store: Store, job: Job) -> Explanation:
         case State.WAITING:
             return _why_waiting(store, job, now)
         case State.HELD:
-            return _why_held(job, seen, steps_of(store, job))
+            return _why_held(job, steps_of(store, job))
         case State.DONE:
             answers = store.journal(job.id, kinds=("resolved",), limit=EVENTS_MAX)
             if not answers or not _is_about_the_job(answers[-1]):
@@ -86,7 +85,7 @@ def explain(store: Store, job: Job) -> Explanation:
             return Explanation(f"{by}{f': {first_line(note)}' if note else ''}. No attempt reported success.")
         case State.DEAD | State.CANCELLED:
             dead = job.state is State.DEAD
-            back = _way_back(job, f"holdfast {'dead revive' if dead else 'jobs retry'} {seen}")
+            back = _way_back(job, "revive" if dead else "retry")
             halfway = ", while it was rolling back" if job.rolling_back else ""
             what = f"It {'gave up' if dead else 'was cancelled'} {ago(job.ended_at, now)}{halfway}"
             return Explanation(f"{what}: {reason(job)}.", (back, *_ways_of_a_workflow(job)))
@@ -94,23 +93,25 @@ def explain(store: Store, job: Job) -> Explanation:
             return Explanation(f"Its recorded steps were undone {ago(job.ended_at, now)}: {reason(job)}.")
 
 
-def _why_damaged(job: DamagedJob, seen: str) -> Explanation:
-    answers: tuple[tuple[str, str], ...] = (("delete it", f"holdfast jobs delete {seen}"),)
+def _why_damaged(job: DamagedJob) -> Explanation:
+    choices: tuple[PossibleAct, ...] = (on_job(job, "delete it", "delete"),)
     then = "It is held when a worker claims it."
     if job.state is State.RUNNING:
-        then, answers = "It is held when its worker or a reaper looks at it.", ()
+        then, choices = "It is held when its worker or a reaper looks at it.", ()
     if job.state is State.HELD:
         then = "Repair the row by hand and approve it, or delete the job."
-        answers = (("run it, once repaired", f"holdfast held approve {seen}"), *answers)
-    return Explanation(f"Its row was damaged by another program: {job.damage}. {then}", answers)
+        choices = (on_job(job, "run it, once repaired", "approve"), *choices)
+    return Explanation(f"Its row was damaged by another program: {job.damage}. {then}", choices)
 
 
 def _why_waiting(store: Store, job: Job, now: Moment) -> Explanation:
     late = job.wake_at is not None and job.wake_at <= now.wall
     tail, ways = _obstacle(store, job, now) if late else ("", ())
     if job.question is not None:
-        seen = f"{job.id} --fence {job.fence}"
-        choices = (("yes", f"holdfast held approve {seen}"), ("no", f"holdfast held fail {seen}"))
+        choices = (
+            on_job(job, "yes", "approve", consequence="the workflow continues with yes"),
+            on_job(job, "no", "fail", consequence="the workflow continues with no"),
+        )
         left = "" if job.wake_at is None or late else f" waits {at_most(job.wake_at - now.wall)} more, and"
         over = f" Its time was over {ago(job.wake_at, now)}.{tail}" if late else ""
         asks = f'It asks a person: "{first_line(job.question)}" It{left} holds no slot meanwhile.{over}'
@@ -122,47 +123,54 @@ def _why_waiting(store: Store, job: Job, now: Moment) -> Explanation:
     parts = [" and ".join(things), *awaited_time(job, now, alone=not things)]
     what = ", ".join(part for part in parts if part) or "a signal, a timer or other jobs"
     signals = [each.name for each in job.awaits or () if each.kind == "signal"]
-    sends = [(f"send {name}", f"holdfast workflows signal {job.id} {quote(name)} JSON") for name in signals]
+    sends = [possible(f"send {name}", "signal", "value", id=job.id, name=name) for name in signals]
     return Explanation(f"It waits for {what}, and holds no slot meanwhile.{tail}", (*ways, *sends))
 
 
-def _why_held(job: Job, seen: str, steps: Sequence[Step]) -> Explanation:
+def _why_held(job: Job, steps: Sequence[Step]) -> Explanation:
     fix = f" {FIX_CODE}" if job.stop_reason == "diverged" else ""
-    run, happened, give_up = (f"holdfast held {word} {seen}" for word in ("approve", "done", "fail"))
+    give_up = on_job(job, "give up", "fail")
     if job.open_step is not None:
         first, *later = [f"step {named(step)}" for step in asked_about(job, steps)] or [
             f"step {first_line(job.open_step)}"
         ]
-        choices = [(f"{first} happened", f"{happened} --result JSON"), ("it did not: run it", run)]
+        goes_on = "the workflow continues after that step"
+        choices = [
+            on_job(job, f"{first} happened", "done", "result", consequence=goes_on),
+            on_job(job, "it did not: run it", "approve", consequence="that step runs, and the workflow continues"),
+        ]
         if not job.rolling_back:
-            choices.append(("undo all steps", f"holdfast workflows rollback {seen}"))
+            choices.append(on_job(job, "undo all steps", "rollback"))
         then = f" Then it asks about {' and '.join(later)}." if later else ""
         sentence = f"It waits for a person's answer about {first}: {reason(job)}.{then}"
-        return Explanation(sentence, (*choices, ("give up", give_up)))
+        return Explanation(sentence, (*choices, give_up))
     if job.rolling_back:
         undos = [f"undo of {named(step)}" for step in to_undo(steps)[:1]]  # with none left nothing is done by hand
-        choices = [("continue to undo", run), *((f"{undo} was done by hand", happened) for undo in undos)]
+        by_hand = "undoing continues with the step before"
+        choices = [
+            on_job(job, "continue to undo", "approve", consequence="the undo runs again"),
+            *(on_job(job, f"{undo} was done by hand", "done", consequence=by_hand) for undo in undos),
+        ]
         then = f" The {undos[0]} is next." if undos else " Nothing is left to undo."
         sentence = f"It waits for a person's answer: {reason(job)}.{fix}{then}"
-        return Explanation(sentence, (*choices, ("give up", give_up)))
+        return Explanation(sentence, (*choices, give_up))
     # Nobody can say that all of a workflow happened: it would be done, without the steps still to come.
-    whole = () if job.workflow else (("it happened", happened),)
-    choices = [("run it again", run), *whole, ("give up", give_up), *_ways_of_a_workflow(job)]
+    whole = () if job.workflow else (on_job(job, "it happened", "done"),)
+    choices = [on_job(job, "run it again", "approve"), *whole, give_up, *_ways_of_a_workflow(job)]
     return Explanation(f"It waits for a person's answer: {reason(job)}.{fix}", tuple(choices))
 
 
-def _way_back(job: Job, command: str) -> tuple[str, str]:
+def _way_back(job: Job, act: ActName) -> PossibleAct:
     if job.open_step is not None:
-        return f"run it, and {first_line(job.open_step)} again", f"{command} --repeat-step"
-    return "continue to undo" if job.rolling_back else "bring it back", command
+        return on_job(job, f"run it, and {first_line(job.open_step)} again", act, repeat_step=True)
+    return on_job(job, "continue to undo" if job.rolling_back else "bring it back", act)
 
 
-def _ways_of_a_workflow(job: Job) -> tuple[tuple[str, str], ...]:
+def _ways_of_a_workflow(job: Job) -> tuple[PossibleAct, ...]:
     if not job.workflow or job.rolling_back:
         return ()
-    seen = f"{job.id} --fence {job.fence}"
-    again = ("from a step", f"holdfast workflows retry {seen} --from-step NAME")
-    return (again, ("undo its steps", f"holdfast workflows rollback {seen}")) if job.undoable else (again,)
+    again = on_job(job, "from a step", "retry_from", "step")
+    return (again, on_job(job, "undo its steps", "rollback")) if job.undoable else (again,)
 
 
 def _is_about_the_job(answer: Event) -> bool:
@@ -188,12 +196,12 @@ def _why_ready(store: Store, job: Job, now: Moment) -> Explanation:
     return Explanation(head + tail, answers)
 
 
-def _obstacle(store: Store, job: Job, now: Moment) -> tuple[str, tuple[tuple[str, str], ...]]:
+def _obstacle(store: Store, job: Job, now: Moment) -> tuple[str, tuple[PossibleAct, ...]]:
     """Say why no worker would claim a job that is due, and what would change that; nothing if one would."""
     set_for = queue_named(store, job.queue)
     if (why := why_paused(set_for, job, now.wall)) is not None:
-        group = "" if set_for.is_paused(now.wall) else f" --group {quote(job.group or '')}"
-        return f" {why}", (("let it run", f"holdfast queues resume {quote(job.queue)}{group}"),)
+        group = None if set_for.is_paused(now.wall) else job.group
+        return f" {why}", (possible("let it run", "resume_queue", queue=job.queue, group=group),)
     alive = [worker for worker in store.workers() if worker.is_alive(now.wall)]
     claiming = [worker for worker in alive if not worker.stopping]
     served = any(job.queue in worker.queues for worker in claiming)
@@ -201,15 +209,15 @@ def _obstacle(store: Store, job: Job, now: Moment) -> tuple[str, tuple[tuple[str
     leaving = " A worker that would run it is stopping, and claims nothing more." if stopping else ""
     if nobody_has(claiming, job.queue, job.task):
         queue = "No" if served else f"No worker serves its queue, {job.queue}, and no"
-        ways = (("start one that has it", "holdfast worker APP"),)
+        ways = (possible("start one that has it", "start_worker"),)
         return f" {queue} living worker has its task, {job.task}.{leaving}", ways
     if not served:
-        queues = f" --queues {quote(job.queue)}" if claiming else ""
-        return f" No worker serves its queue, {job.queue}.{leaving}", (("start one", f"holdfast worker APP{queues}"),)
+        way = possible("start one", "start_worker", queue=job.queue if claiming else None)
+        return f" No worker serves its queue, {job.queue}.{leaving}", (way,)
     if job.state is State.READY and job.run_at <= now.wall and set_for.limits.any:
         why = why_limited(set_for, job, store.places(job.queue, job.group), now.wall)
         if why is not None:
-            return f" {why}", (("see its limits", f"holdfast queues limit {quote(job.queue)}"),)
+            return f" {why}", (possible("see its limits", "see_limits", queue=job.queue),)
     return "", ()
 
 
@@ -228,8 +236,8 @@ def _why_running(store: Store, job: Job, now: Moment) -> Explanation:
     if job.cancel_requested:
         text += "It was asked to stop. "
     ways = {
-        "dead": (("recover it now", "holdfast scan --fix"),),
-        "hung": (("stop it", f"holdfast jobs cancel {job.id} --fence {job.fence}"),),
+        "dead": (possible("recover it now", "recover"),),
+        "hung": (on_job(job, "stop it", "cancel"),),
     }
     return Explanation(text + state.sentence, () if job.cancel_requested else ways.get(state.word, ()))
 

@@ -1055,14 +1055,21 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE id 
         {page}
 
 -- name: find_erred
--- Jobs with an error, by an index of their own: other jobs are not in it.
+-- Jobs with an error, by an index of their own: other jobs are not in it. Only those of the page are made into rows.
 {found}
-    WHERE fingerprint IS NOT NULL
-        AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
-        {filters}
-        {kinds}
-        {ready}
-        {page_of_few}
+    WHERE seq IN (
+        SELECT seq FROM holdfast_job
+        WHERE fingerprint IS NOT NULL
+            AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+            {filters}
+            {kinds}
+            {ready}
+            AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
+        ORDER BY +seq DESC
+        LIMIT :limit
+    )
+    ORDER BY seq DESC
+);
 
 -- name: find_fingerprint
 -- The same, with the index in the order of the list.
