@@ -237,9 +237,9 @@ def resume(keys: tuple[str, ...], by: str, note: str | None, as_json: bool) -> N
 @person_options
 @json_option
 def forget(keys: tuple[str, ...], by: str, note: str | None, as_json: bool) -> None:
-    """Remove schedules that were made at run time, or that the code no longer declares.
+    """Remove schedules that no program declares any more.
 
-    Stored jobs stay. A program that still declares the schedule makes it again; it then begins at that time.
+    Those that were made at run time go for good. Stored jobs stay. A program that still declares the schedule makes it again; it then begins at that time.
     """
     with opened_store() as store:
         found = _known(store, keys)  # before anything is changed

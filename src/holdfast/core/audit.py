@@ -1,4 +1,4 @@
-"""What the journal says of acts of people, in one shape: who, when, which act, on what, and why. Pure.
+"""Acts of people as the journal has them, in one shape: the person, the time, the act, its object and the reason. Pure.
 
 An act is an event with an actor. Acts on a job stand under its id. Others, on a queue, a schedule, a worker, a token or
 the store itself, stand under the job id "".
