@@ -239,7 +239,8 @@ def resume(keys: tuple[str, ...], by: str, note: str | None, as_json: bool) -> N
 def forget(keys: tuple[str, ...], by: str, note: str | None, as_json: bool) -> None:
     """Remove schedules that no program declares any more.
 
-    Those that were made at run time go for good. Stored jobs stay. A program that still declares the schedule makes it again; it then begins at that time.
+    Those that were made at run time go for good. Stored jobs stay. A program that still declares the schedule makes
+    it again; it then begins at that time.
     """
     with opened_store() as store:
         found = _known(store, keys)  # before anything is changed
