@@ -98,7 +98,10 @@ def list_(as_json: bool) -> None:
 @click.argument("key", metavar="KEY", type=Text())
 @json_option
 def show(key: str, as_json: bool) -> None:
-    """Show one schedule: what it enqueues, when in words, and its next runs in its own time zone."""
+    """Show one schedule: what it enqueues, and when.
+
+    Also its next runs in its own time zone.
+    """
     with opened_store() as store:
         _known(store, [key])
         [view] = insight.schedule_views(store, [key])
