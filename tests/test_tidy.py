@@ -374,6 +374,7 @@ LONG: dict[str, tuple[int, str]] = {
     "app.py": (1100, "what users call"),
     "stores/memory/store.py": (1000, "the verbs of a store"),
     "stores/postgres/store.py": (1000, "the verbs of a store"),
+    "stores/protocol.py": (1000, "the contract of a store"),
     "stores/sqlite/store.py": (1000, "the verbs of a store"),
 }
 

@@ -141,6 +141,24 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     job_state: str | None
 
 
+class BatchView(msgspec.Struct, frozen=True, kw_only=True):
+    """A batch, as `holdfast batches show` shows it."""
+
+    id: str
+    state: str  # "open": jobs may still be added; "running": one of them has not ended; "ended"
+    complete: bool  # its producer has added all that it wanted to
+    jobs: int
+    progress: float | None  # the share of its jobs that have ended
+    counts: dict[str, int]  # its jobs by state, as they are now
+    counts_at_end: dict[str, int] | None
+    then: str | None  # the id of its last job, which is stored at the end
+    then_task: str | None
+    created_at: datetime
+    added_at: datetime
+    closed_at: datetime | None
+    ended_at: datetime | None
+
+
 class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts of one task that ended with the same error, as `holdfast errors` shows them."""
 
@@ -228,6 +246,15 @@ class Admin:
     def schedules(self) -> list[ScheduleView]:
         """Return every schedule, by key."""
         return _typed(insight.schedule_views(self._store), ScheduleView)
+
+    def batch(self, id: str) -> BatchView:
+        """Return a batch with its jobs by state, or raise `NotFound`."""
+        check_storable(id=id)
+        return _typed([insight.batch_view(self._store, id)], BatchView)[0]
+
+    def batches(self, *, limit: int = 100) -> list[BatchView]:
+        """Return the batches that were opened last, newest first."""
+        return _typed(insight.batch_views(self._store, limit), BatchView)
 
     def tasks(self) -> list[PublishedTask]:
         """Return the tasks that workers have published, by name."""
@@ -379,6 +406,8 @@ class AsyncAdmin:
     resume_workers = _awaited(Admin.resume_workers)
     queues = _awaited(Admin.queues)
     schedules = _awaited(Admin.schedules)
+    batch = _awaited(Admin.batch)
+    batches = _awaited(Admin.batches)
     tasks = _awaited(Admin.tasks)
     journal = _awaited(Admin.journal)
     zombies = _awaited(Admin.zombies)

@@ -12,7 +12,9 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, I
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from holdfast.app import App
+from holdfast.batches import AsyncBatch, ThenTask
 from holdfast.by_name import draft_by_name
+from holdfast.core.batches import ABANDON_S
 from holdfast.enqueueing import ADD_AT_ONCE, EnqueueStream, OnProgress, StreamProgress, check_draft
 from holdfast.errors import UsageError
 from holdfast.jobs import Job
@@ -155,6 +157,11 @@ class AsyncApp:
 
     enqueue_stream.__doc__ = App.enqueue_stream.__doc__
 
+    def batch(self, then: ThenTask = None, *, id: str | None = None, abandon_s: float = ABANDON_S) -> AsyncBatch:
+        return AsyncBatch(self._app, self._app.batch(then, id=id, abandon_s=abandon_s))
+
+    batch.__doc__ = App.batch.__doc__
+
     async def enqueue_by_name(
         self, task: str, arguments: Mapping[str, Any] | Sequence[Any] = (), /, **options: Unpack[EnqueueOptions]
     ) -> Job[Any]:
@@ -165,6 +172,8 @@ class AsyncApp:
 
     task_named = _awaited(App.task_named)
     get = _awaited(App.get)
+    get_batch = _awaited(App.get_batch)
+    batch_jobs = _awaited(App.batch_jobs)
     find = _awaited(App.find)
     counts = _awaited(App.counts)
     cancel = _awaited(App.cancel)

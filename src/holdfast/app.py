@@ -11,12 +11,14 @@ from functools import partial
 from socket import gethostname
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, get_args, overload
 
+from holdfast.batches import Batch, ThenTask
 from holdfast.bulk import move_one
 from holdfast.by_name import NamedTask, draft_by_name, task_named
 from holdfast.clock import Clock, SystemClock
 from holdfast.closing import CLOSED, Closing
 from holdfast.continuity import PRODUCER, Continuity
 from holdfast.core import acts
+from holdfast.core.batches import ABANDON_S
 from holdfast.core.durations import iso
 from holdfast.core.limits import Setting, setting
 from holdfast.core.machine import State, States, states_named
@@ -59,7 +61,7 @@ from holdfast.workflow.definition import DeclareWorkflow, Workflow, WorkflowOpti
 from holdfast.workflow.values import signal_name
 
 if TYPE_CHECKING:
-    from holdfast.admin import Admin
+    from holdfast.admin import Admin, BatchView
     from holdfast.aio import AsyncApp
     from holdfast.alerts import Alert
     from holdfast.alerts.rules import AlertKind, ThresholdOptions
@@ -469,6 +471,26 @@ class App:
         is tried again. A program that repeats the stream stores nothing twice if it chooses the ids (`using(id=…)`).
         """
         return EnqueueStream(self, drafts, chunk, on_progress)
+
+    def batch(self, then: ThenTask = None, *, id: str | None = None, abandon_s: float = ABANDON_S) -> Batch:
+        """Return a batch to add jobs to: `with app.batch(then=summarise) as batch: batch.add(resize.job("a.mov"))`.
+
+        then: a task, `task.using(…)`, `task.job(…)` or a name. Its job is stored once, when all jobs of the batch have
+        ended: done, dead, cancelled or rolled back. It gets `counts`, `complete` and `batch_id` by name, as far as it
+        takes them; see docs/batches.md. id: the caller's own, so that a program that was interrupted may repeat the
+        block: nothing is stored twice. abandon_s: a batch to which nobody adds for this long is closed, and `complete`
+        is False. After an error in the block, too; with `id` the batch stays open for the repetition.
+        """
+        return Batch(self, then, id, abandon_s)
+
+    def get_batch(self, id: str) -> BatchView:
+        """Return a batch with its jobs by state, or raise `NotFound`."""
+        return self.admin.batch(id)
+
+    def batch_jobs(self, id: str, state: States = None, *, limit: int = 100) -> list[Job[Any]]:
+        """Return jobs of a batch, at most `limit`. `state` is one, several, or None for any."""
+        check_storable(id=id)
+        return [self._handle(row) for row in self.store.batches.jobs(id, states_named(state), limit)]
 
     def enqueue_by_name(
         self, task: str, arguments: Mapping[str, Any] | Sequence[Any] = (), /, **options: Unpack[EnqueueOptions]

@@ -26,6 +26,8 @@ POINTS = (
     "undo.before",
     "undo.after",
     "beat.before",
+    "end_batch.before",
+    "end_batch.after",
     "reap.retired",
     "reap.middle",
     "prune.before",

@@ -78,6 +78,8 @@ class Pruner:
                     if batch < BATCH:
                         break
                     self._rest(self._clock.lease() - began)
+            if deleted:
+                self._store.batches.purge(self._store.now().wall - max(age_s for _, age_s in self._keep.rules), BATCH)
         except DutyLost:
             self._post.refused()
         finally:

@@ -18,6 +18,7 @@ from socket import gethostname
 
 import msgspec
 
+from holdfast.batch_ends import BatchSweep
 from holdfast.clock import Clock, pause
 from holdfast.core import recovery
 from holdfast.core.machine import State
@@ -112,6 +113,7 @@ class Reaper:
         self._watches = False  # a lease that ends soon is late
         self._stood_by_at = self._called_at = float("-inf")
         self._timeouts = 0  # one after the other
+        self._batches = BatchSweep(store, clock)
         self._swept_at = float("-inf")  # when workers that are silent for long were last looked for
 
     def once(self, *, fix: bool = True, under: Duty | None = None) -> Report:
@@ -136,12 +138,20 @@ class Reaper:
                 self._tolerate(error)
                 log.warning("worker %s cannot be recovered yet: %s", each.worker.name, error)
         found += self._recover_expired(fix, {zombie.job.id for zombie in found})
+        if fix:
+            self._end_batches()
         if fix and self._clock.lease() - self._swept_at >= SILENT_LOOK_S:
             try:
                 self._retire_the_silent(under)
             except StoreError as error:  # what was recovered is still reported
                 log.warning("could not mark silent workers as gone (%s); trying again in an hour", error)
         return Report([zombie for zombie in found if zombie.detector is not None])
+
+    def _end_batches(self) -> None:
+        try:
+            self._batches.once()
+        except StoreError as error:  # what was recovered is still reported
+            log.warning("could not look at batches (%s); trying again with the next pass", error)
 
     def complete(self, *, fix: bool = True, within_s: float = float("inf")) -> Report:
         """Make a pass, and look again until nothing is in doubt, for at most `within_s` seconds.

@@ -358,10 +358,13 @@ class Task(Sender[P, R]):
         """Return the policy if this task can follow it."""
         return check_rollback(self.name, policy, self.is_workflow)
 
-    def takes(self, facts: Mapping[str, object]) -> tuple[str, ...]:
-        """Return which of these arguments, by name, the task takes; raise `PayloadError` if a call with them fails."""
+    def takes(self, facts: Mapping[str, object], given: str = "{}") -> tuple[str, ...]:
+        """Return which of these arguments, by name, the task takes beside those of a payload.
+
+        Raises `PayloadError` if a call with them fails.
+        """
         names = tuple(p.name for p in self._signature.parameters if p.name in facts)
-        self.decode(JSON.encode({name: facts[name] for name in names}))
+        self.decode(JSON.encode(JSON.decode(given) | {name: facts[name] for name in names}))
         return names
 
     @property

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from holdfast.core import acts
+from holdfast.core.batches import Batch, Then, then_text
 from holdfast.core.callbacks import Callback, with_callbacks
 from holdfast.core.limits import Limits, setting
 from holdfast.core.machine import ENDED, State
@@ -53,6 +54,7 @@ MOMENT_S = 1 / 32
 QUEUES, TASKS, KEYS = ["a", "b"], ["t", "u"], [None, None, "k", "l"]
 LEASES_S = [1.5, 3.0]
 GROUPS = ["g", "h", "i"]
+BATCHES = ["x", "y"]
 CALLBACKS = with_callbacks(  # of jobs whose ending stores another job, which may be claimed like any other
     None,
     *(Callback(NewJob(id="", task="u", payload="", queue="b"), ("job_id", "error_kind", "error")) for _ in range(2)),
@@ -292,6 +294,7 @@ class Stores(RuleBasedStateMachine):
         ends = sorted(job.ended_at for job in self.memory.find(Filter(limit=10_000)) if job.ended_at is not None)
         before = (ends[len(ends) // 2] if ends else self.clock.wall()) + off_s
         self.agree(lambda store, _: store.purge(sorted(states), before))
+        self.agree(lambda store, _: store.batches.purge(before, 1))
         self.agree(lambda store, _: store.pause(queue, paused))
         self._do_a_duty("r1" if paused else "r2", 1.5 * len(states))
 
@@ -324,6 +327,17 @@ class Stores(RuleBasedStateMachine):
         for many in (1, limit):
             self._claim(worker, queues=[queue], tasks=["t"], limit=many, ahead=2)
         self.agree(lambda store, _: sorted(job.id for job in store.ghosts(QUEUES)))
+
+    @rule(batch=st.sampled_from(BATCHES), jobs=st.integers(0, 2), policy=policies, key=st.sampled_from(KEYS),
+          closes=rarely, complete=st.booleans())  # fmt: skip
+    def batch(self, batch: str, jobs: int, policy: Policy, key: str | None, closes: bool, complete: bool) -> None:
+        """Fill a batch, or find that it is closed; and close it, perhaps."""
+        last = then_text(Then(NewJob(id="", task="u", payload="{}", queue="b"), ("counts", "complete")))
+        self.agree(lambda store, _: store.batches.open(Batch(id=batch, then=last, abandon_s=60.0)))
+        new = [self._new(policy, key=key) for _ in range(jobs)]
+        self.agree(lambda store, _: store.batches.add(batch, new))
+        if closes:
+            self.agree(lambda store, _: store.batches.close(batch, complete=complete))
 
     @rule(seconds=st.sampled_from([MOMENT_S, 0.5, 1.0, *LEASES_S]))
     def wait(self, seconds: float) -> None:
@@ -392,6 +406,8 @@ class Stores(RuleBasedStateMachine):
         self.agree(lambda store, _: sorted(store.workers(gone=True), key=lambda worker: worker.id))
         self.agree(lambda store, _: sorted((found.worker.id, found.evidence) for found in store.vanished()))
         self.agree(lambda store, _: store.paused())
+        for batch in self.agree(lambda store, _: store.batches.find()):
+            self.agree(lambda store, _, id=batch.id: store.batches.counts(id))
         self._limits_hold()
         assert self.memory.check() == []
 

@@ -108,6 +108,13 @@ def tells(ctx: Context, fails: bool, seconds: float = 0.0) -> int:
     return fence
 
 
+@app.task(name="added_up", retry=AGAIN, crashes_max=1000)
+def added_up(ctx: Context, counts: dict[str, int], complete: bool) -> dict[str, int]:
+    """Be the last job of a batch."""
+    write("start", ctx)
+    return counts | {"complete": int(complete)}
+
+
 @app.task(name="chatty", retry=AGAIN)
 def chatty(ctx: Context) -> None:
     """Say what it does; the first attempt never ends by itself."""

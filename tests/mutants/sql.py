@@ -31,6 +31,7 @@ GUARDED = {
         *("settle", "settle_done", "transaction", "overdue", "vanished", "retire", "move", "purge", "delete", "due"),
         *("declare", "schedule", "schedules", "fire", "fire_job", "pause_schedule", "forget_schedule"),
         *("publish", "published", "forget_task"),
+        *("batch_add", "close_batch", "find_unended_batches", "end_batch", "batches_purged"),
         *("record_owned", "record", "record_facts", "record_taken", "record_child", "steps", "steps_aside"),
         *(
             "signal_known",
@@ -62,6 +63,7 @@ GUARDED = {
             "forget_schedule",
         ),
         *("publish", "published", "forget_task"),
+        *("batch_add", "close_batch", "find_unended_batches", "end_batch", "batches_purged"),
         *("record", "record_child", "record_seen", "locked", "steps", "signal", "signal_parents", "inbox"),
         *("wake_due", "due_waits", "fork_source", "fork", "move_lock", "move_steps", "move_aside", "move_give_back"),
         *("find_workflows", "wake", "standing", "migrate_running", "migrate_retire"),
@@ -72,6 +74,8 @@ OF_LOCKED_ROWS = ("beside", "%(ids)s", "%(row_locked)s::boolean")  # they matter
 OF_SCHEDULES = (
     *("declare", "declare_again", "schedule", "schedules", "fire", "fire_job", "pause_schedule", "forget_schedule"),
 )
+
+OF_BATCHES = ("batch_add", "close_batch", "find_unended_batches", "end_batch", "batches_purged")
 
 OF_TASKS = ("publish", "published", "forget_task")
 
@@ -95,6 +99,7 @@ def sql_mutants() -> Iterator[Mutant]:
             verb = "acquire" if ".duty:" in guard.name or ".allowed:" in guard.name else guard.query.split("_")[0]
             verb = "fire" if guard.query in OF_SCHEDULES else verb
             verb = "publish" if guard.query in OF_TASKS else verb
+            verb = "batches" if guard.query in OF_BATCHES else verb
             nearest = f"{CONFORMANCE}/test_{verb}.py"
             near = [*(file for word, file in FURTHER.items() if guard.query.startswith(word)), nearest]
             tests = (*(test for test in near if (ROOT / test).exists()), *STORE)

@@ -106,6 +106,8 @@ def _facts(
         yield "key", job.key
     if job.parent is not None:
         yield "started by", f"workflow {job.parent}"
+    if job.batch is not None:
+        yield "batch", job.batch
     yield "created", f"{insight.moment(job.created_at)}, {insight.ago(job.created_at, now)}"
     if job.run_at > now.wall:
         yield "runs at", f"{insight.moment(job.run_at)}, in {insight.duration(job.run_at - now.wall)}"

@@ -26,6 +26,7 @@ COMMANDS = {
     "workflows": "See workflows step by step; retry, undo, signal, cancel and fork them.",
     "held": "Answer for jobs that wait for a person.",
     "dead": "See, revive and purge jobs that gave up.",
+    "batches": "See how far batches are, and which of their jobs went wrong.",
     "queues": "See, limit, pause and resume queues.",
     "tasks": "See the tasks that workers have published, and forget old ones.",
     "schedules": "See, add, pause, resume, fire and forget schedules.",

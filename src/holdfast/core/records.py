@@ -178,6 +178,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     fingerprint: str | None = None  # of the error of its last attempt that failed or was lost; see error_fingerprint.py
     release: str | None = None  # of the worker that ran that attempt, if it was told one
     erred_at: float | None = None  # wall time of that ending
+    batch: str | None = None  # of which it is a job (core/batches.py)
 
     @property
     def lease(self) -> Lease:

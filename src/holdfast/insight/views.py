@@ -49,6 +49,7 @@ def job_view(job: Job, now: Moment, names: Names | None = None) -> dict[str, Any
         "task": job.task,
         "queue": job.queue,
         "group": job.group,
+        "batch": job.batch,
         "state": job.shown_state(now.wall),
         "attempt": job.attempt,
         "fence": job.fence,

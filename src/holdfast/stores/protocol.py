@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from holdfast.core.access import Token
 from holdfast.core.acts import Move
+from holdfast.core.batches import Batch
 from holdfast.core.continuity import Doubt, Standing
 from holdfast.core.error_fingerprint import ErrorGroup
 from holdfast.core.figures import FLOW_MAX, LINES_MAX, SAMPLE, Backlog, Counters, Flow, Lost
@@ -223,6 +224,57 @@ class Figures(Protocol):
         ...
 
 
+class Batches(Protocol):
+    """Batches of jobs, as rows. `core/batches.py` decides what they store at their end."""
+
+    def open(self, batch: Batch) -> Batch:
+        """Store a batch, and return it. One that is there already under its id stays as it is, and is returned."""
+        ...
+
+    def add(self, batch_id: str, jobs: Sequence[NewJob]) -> list[Added] | None:
+        """Store jobs as `Store.add` does, all or none, as jobs of the batch; None, and store none, if it is closed or
+        not there. A job that was there before does not become one of the batch."""
+        ...
+
+    def close(self, batch_id: str, *, complete: bool, unless_added_since: float | None = None) -> bool:
+        """Let nothing be added any more; False if it is closed or not there.
+
+        With `unless_added_since` only if nothing was added after that wall time.
+        """
+        ...
+
+    def get(self, ids: Sequence[str]) -> list[Batch]:
+        """Return these batches, as far as they exist; by id."""
+        ...
+
+    def find(self, after: str = "", limit: int = 100, *, unended: bool = False) -> list[Batch]:
+        """Return the batches behind this id, by id; with `unended` only those that have not ended."""
+        ...
+
+    def newest(self, limit: int = 100) -> list[Batch]:
+        """Return the batches that were opened last, newest first."""
+        ...
+
+    def counts(self, batch_id: str) -> dict[str, int]:
+        """Return how many of its jobs are in each state. Those that were deleted count as what they were then."""
+        ...
+
+    def jobs(self, batch_id: str, states: Sequence[State], limit: int) -> list[Job]:
+        """Return jobs of the batch that are in these states (any, if none is named), in any order."""
+        ...
+
+    def end(self, batch_id: str, counts: Mapping[str, int], job: NewJob | None) -> bool:
+        """End a batch: keep its counts and store its last job, in one commit.
+
+        False, and nothing is changed, unless it is closed, has not ended, and none of its jobs is live.
+        """
+        ...
+
+    def purge(self, before: float, limit: int) -> int:
+        """Delete up to `limit` batches that ended before that wall time and have no jobs any more; return how many."""
+        ...
+
+
 class Store(Protocol):
     """See the module's docstring."""
 
@@ -242,6 +294,11 @@ class Store(Protocol):
     @property
     def figures(self) -> Figures:
         """Return the reads of lists, rates and counters."""
+        ...
+
+    @property
+    def batches(self) -> Batches:
+        """Return the batches of jobs."""
         ...
 
     @property

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.core.access import Token
 from holdfast.core.acts import Move
+from holdfast.core.batches import Batch
 from holdfast.core.continuity import Standing
 from holdfast.core.error_fingerprint import ErrorGroup
 from holdfast.core.figures import Counters, DueTask, Flow, Lost, LostCount, LostLine, crash_totals
@@ -339,6 +340,19 @@ def tokens_from(text: str) -> list[Token]:
             found.append(msgspec.convert(fields, Token))
         except msgspec.DecodeError as error:
             _complain(f"token {fields['name']}", str(error))
+    return found
+
+
+def batches_from(text: str) -> list[Batch]:
+    """Read rows of batches. One that cannot be read is left out, so that it does not hide the others."""
+    found = []
+    for row in rows_from(text):
+        try:
+            *head, counts, live = row
+            seen = None if counts is None else msgspec.json.decode(counts)
+            found.append(msgspec.convert([*head, seen, live], Batch, strict=False))
+        except msgspec.MsgspecError as error:
+            _complain(f"batch {row[0]}", str(error))
     return found
 
 

@@ -14,9 +14,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from holdfast.batch_ends import BatchEnder
 from holdfast.clock import Clock
 from holdfast.core.durations import iso
-from holdfast.core.machine import State, Transition
+from holdfast.core.machine import ENDED, State, Transition
 from holdfast.core.records import EndedAttempt, Job, Lease, Moment, NewEvent
 from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
@@ -63,6 +64,7 @@ class Settler:
         self._hooks = hooks
         self._recent = recent or RecentWork()
         self._release = release
+        self._batches = BatchEnder(store, clock)
         self._journal_all = journal_all
         self._measures = measures
         self._outcomes: deque[AttemptEnd] = deque()
@@ -119,6 +121,7 @@ class Settler:
         self._closing = True
         self._wake.set()
         self._thread.finish(1.0)
+        self._batches.close(1.0)
 
     def commit(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
         """Commit the task's own writes, if it has any, with its success. None: settled; else the outcome to report."""
@@ -149,8 +152,9 @@ class Settler:
         """Note that the store has acknowledged an outcome that came with the task's own writes."""
         self._forget([attempt])
         self.last = attempt.lease
-        self._remember([(attempt, "succeeded", State.DONE)])
+        self._remember(done := [(attempt, "succeeded", State.DONE)])
         self.settled += 1
+        self._note_batches(done)
 
     # ------------------------------------------------------------------------------------ the thread
 
@@ -279,7 +283,12 @@ class Settler:
         self._forget(settled)
         self._remember(ended)
         self.settled += len(settled)
+        self._note_batches(ended)
         return again
+
+    def _note_batches(self, ended: Sequence[tuple[Attempt, str, State]]) -> None:
+        if batches := {each.job.batch for each, _, state in ended if each.job.batch is not None and state in ENDED}:
+            self._batches.note(batches)
 
     def _remember(self, ended: Sequence[tuple[Attempt, str, State]]) -> None:
         """Keep the last endings for people: the next beat carries them."""

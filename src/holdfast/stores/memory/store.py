@@ -57,6 +57,7 @@ from holdfast.core.settlement import Settlement, is_as_judged, own_event, stale_
 from holdfast.core.verdict import Verdict
 from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import StoreUnsupported, UsageError, WorkerGone
+from holdfast.stores.memory.batches import MemoryBatches
 from holdfast.stores.memory.errors import ErrorCounts
 from holdfast.stores.memory.figures import MemoryFigures
 from holdfast.stores.memory.one_at_a_time import one_at_a_time
@@ -104,6 +105,7 @@ class MemoryStore:
         self._hints = Wakeups()
         self.tokens = MemoryTokens(self.lock)
         self.figures = MemoryFigures(self.lock, self._clock, self._jobs, self._journal_of)
+        self.batches = MemoryBatches(self.lock, self._clock, self._jobs.values, self.add, self._join)
         self._steps: dict[str, dict[tuple[int, int], Step]] = {}  # by job, then by (aside, position)
         self._signals: dict[tuple[str, str], Signal] = {}  # by (workflow, id), in the order in which they came
         self._taken: dict[tuple[str, str], int] = {}  # signal -> the position of the step that took it
@@ -662,8 +664,11 @@ class MemoryStore:
         job = self._jobs.get(seen.job_id)
         return job if job is not None and job.seen == seen else None
 
+    def _join(self, job_id: str, batch_id: str) -> None:
+        self._put(replace(self._jobs[job_id], batch=batch_id))
+
     def _forget(self, job_id: str) -> None:
-        del self._jobs[job_id]
+        self.batches.removed(self._jobs.pop(job_id))
         self._removals += 1
         self._events.pop(job_id, None)
         self._steps.pop(job_id, None)

@@ -95,6 +95,17 @@ SELECT coalesce(json_agg(json_build_array(
 ) ORDER BY line.seq), '[]')::text
 FROM
 
+-- fragment: batch_rows
+-- In the order of core/batches.py: Batch.
+SELECT coalesce(json_agg(json_build_array(
+        batch.id, batch.then_job, batch.abandon_s, batch.created_at, batch.added_at, batch.closed_at, batch.ended_at,
+        batch.complete, batch.counts, EXISTS (
+            SELECT FROM {schema}.job AS job
+            WHERE job.batch = batch.id AND job.state IN ('running', 'ready', 'waiting', 'held')
+        )
+    ) ORDER BY batch.place, batch.id), '[]')::text
+FROM
+
 -- fragment: wanted_events
 (%(kinds)s::text[] IS NULL OR kind = ANY (%(kinds)s::text[]))
         AND (%(since)s::float8 IS NULL OR at >= %(since)s)
@@ -187,7 +198,7 @@ stored AS (
     INSERT INTO {schema}.job (
         seq, id, task, queue, payload, key, priority, run_at, created_at,
         attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks
+        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks, batch
     )
     OVERRIDING SYSTEM VALUE
     SELECT
@@ -196,7 +207,7 @@ stored AS (
         (value ->> 8)::bigint, (value ->> 9)::float8, (value ->> 10)::float8, (value ->> 11)::boolean,
         (value ->> 12)::bigint, value ->> 13,
         (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::float8, (value ->> 17)::float8,
-        (value ->> 18)::boolean, (value ->> 19)::boolean, value ->> 20, value ->> 21, value ->> 22
+        (value ->> 18)::boolean, (value ->> 19)::boolean, value ->> 20, value ->> 21, value ->> 22, %(batch)s::text
     FROM clock, wanted
     ORDER BY (value ->> 4) COLLATE "C", place
     ON CONFLICT DO NOTHING
@@ -1432,7 +1443,7 @@ old AS MATERIALIZED (
     LIMIT %(limit)s::bigint
 ),
 gone AS (
-    DELETE FROM {schema}.job AS job USING old WHERE job.ctid = old.spot RETURNING job.id, job.queue, job.state
+    DELETE FROM {schema}.job AS job USING old WHERE job.ctid = old.spot RETURNING job.id, job.queue, job.state, job.batch
 ),
 lines AS (
     DELETE FROM {schema}.journal WHERE job_id IN (SELECT id FROM old)
@@ -1445,6 +1456,10 @@ signals AS (
 ),
 tallied AS (
     INSERT INTO {schema}.tally (queue, state, jobs) SELECT queue, state, -count(*) FROM gone GROUP BY queue, state
+),
+batches AS (
+    INSERT INTO {schema}.batch_removed (batch, state, jobs)
+    SELECT batch, state, count(*) FROM gone WHERE batch IS NOT NULL GROUP BY batch, state
 ),
 removed AS (
     UPDATE {schema}.meta SET value = (value::bigint + 1)::text WHERE name = 'removals' AND EXISTS (SELECT FROM gone)
@@ -1516,7 +1531,7 @@ WITH gone AS (
     DELETE FROM {schema}.job AS job USING jsonb_array_elements(%(seen)s::jsonb) AS seen
     WHERE job.id = seen ->> 0 AND job.state || '' = seen ->> 1 AND job.fence = (seen ->> 2)::bigint
         AND job.state || '' <> 'running'
-    RETURNING job.id, job.queue, job.state
+    RETURNING job.id, job.queue, job.state, job.batch
 ),
 lines AS (
     DELETE FROM {schema}.journal WHERE job_id IN (SELECT id FROM gone)
@@ -1531,6 +1546,10 @@ tallied AS (
     INSERT INTO {schema}.tally (queue, state, jobs)
     SELECT queue, state, -count(*) FROM gone WHERE state IN ('done', 'dead', 'cancelled', 'rolled_back')
     GROUP BY queue, state
+),
+batches AS (
+    INSERT INTO {schema}.batch_removed (batch, state, jobs)
+    SELECT batch, state, count(*) FROM gone WHERE batch IS NOT NULL GROUP BY batch, state
 ),
 removed AS (
     UPDATE {schema}.meta SET value = (value::bigint + 1)::text WHERE name = 'removals' AND EXISTS (SELECT FROM gone)
@@ -1756,6 +1775,83 @@ WITH said AS MATERIALIZED (
 UPDATE {schema}.token AS token SET used_at = greatest(said.at, token.used_at)
 FROM said
 WHERE token.name = said.name;
+
+-- name: open_batch
+WITH clock AS (
+    SELECT {wall} AS wall
+)
+INSERT INTO {schema}.batch (id, then_job, abandon_s, created_at, added_at)
+SELECT %(id)s, %(then_job)s, %(abandon_s)s, wall, wall FROM clock
+ON CONFLICT DO NOTHING;
+
+-- name: batch_add
+-- Locks the row until the jobs are stored: a batch that is closed by then gets none.
+UPDATE {schema}.batch SET added_at = {wall} WHERE id = %(id)s AND closed_at IS NULL;
+
+-- name: close_batch
+UPDATE {schema}.batch SET closed_at = {wall}, complete = %(complete)s
+WHERE id = %(id)s AND closed_at IS NULL AND (%(added_since)s::float8 IS NULL OR added_at <= %(added_since)s);
+
+-- name: get_batches
+{batch_rows} (
+    SELECT *, 0 AS place FROM {schema}.batch WHERE id = ANY (%(ids)s::text[])
+) AS batch;
+
+-- name: find_batches
+{batch_rows} (
+    SELECT *, 0 AS place FROM {schema}.batch WHERE id > %(after)s ORDER BY id LIMIT %(limit)s::bigint
+) AS batch;
+
+-- name: find_unended_batches
+{batch_rows} (
+    SELECT *, 0 AS place FROM {schema}.batch WHERE id > %(after)s AND ended_at IS NULL ORDER BY id LIMIT %(limit)s::bigint
+) AS batch;
+
+-- name: newest_batches
+{batch_rows} (
+    SELECT *, row_number() OVER (ORDER BY created_at DESC, id DESC) AS place FROM {schema}.batch
+    ORDER BY created_at DESC, id DESC LIMIT %(limit)s::bigint
+) AS batch;
+
+-- name: batch_counts
+SELECT coalesce(json_agg(json_build_array(state, jobs)), '[]')::text FROM (
+    SELECT state, sum(jobs)::bigint AS jobs FROM (
+        SELECT state, count(*) AS jobs FROM {schema}.job WHERE batch = %(id)s GROUP BY state
+        UNION ALL
+        SELECT state, jobs FROM {schema}.batch_removed WHERE batch = %(id)s
+    ) AS each
+    GROUP BY state
+) AS counted;
+
+-- name: batch_jobs
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' FROM (
+    SELECT * FROM {schema}.job
+    WHERE batch = %(id)s AND (%(states)s::text[] IS NULL OR state = ANY (%(states)s::text[]))
+    LIMIT %(limit)s::bigint
+) AS job;
+
+-- name: batch_lock
+-- Two programs may conclude a batch at once: the second one finds that it has ended.
+SELECT FROM {schema}.batch WHERE id = %(id)s FOR NO KEY UPDATE;
+
+-- name: end_batch
+UPDATE {schema}.batch AS batch SET ended_at = {wall}, counts = %(counts)s
+WHERE id = %(id)s AND closed_at IS NOT NULL AND ended_at IS NULL AND NOT EXISTS (
+    SELECT FROM {schema}.job AS job
+    WHERE job.batch = batch.id AND job.state IN ('running', 'ready', 'waiting', 'held')
+);
+
+-- name: batches_purged
+WITH old AS MATERIALIZED (
+    SELECT id FROM {schema}.batch AS batch
+    WHERE ended_at < %(before)s AND NOT EXISTS (SELECT FROM {schema}.job AS job WHERE job.batch = batch.id)
+    LIMIT %(limit)s::bigint
+    FOR UPDATE SKIP LOCKED
+),
+lines AS (
+    DELETE FROM {schema}.batch_removed WHERE batch IN (SELECT id FROM old)
+)
+DELETE FROM {schema}.batch WHERE id IN (SELECT id FROM old);
 
 -- name: get
 SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' FROM {schema}.job AS job WHERE id = %(id)s;

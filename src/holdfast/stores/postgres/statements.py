@@ -48,7 +48,26 @@ def add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) 
                 return _add(q, db, jobs, wall)
         except _KeyFreed:
             continue  # with nothing stored: holding one key while waiting for an earlier one could deadlock
-    raise StoreUnavailable(
+    raise _key_changed(q)
+
+
+def add_to_batch(
+    q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None, batch: str
+) -> list[Added] | None:
+    """Store the jobs as those of a batch; None if nothing can be added to it any more."""
+    for _ in range(10):
+        try:
+            with db.connection.transaction():
+                if db.execute(q["batch_add"], {"id": batch, "wall": wall}, prepare=False).rowcount == 0:
+                    return None
+                return _add(q, db, jobs, wall, batch) if jobs else []
+        except _KeyFreed:
+            continue
+    raise _key_changed(q)
+
+
+def _key_changed(q: Connections) -> StoreUnavailable:
+    return StoreUnavailable(
         f"{q.options.shown}: could not determine which job holds the key, because it changed 10 times; repeat the call"
     )
 
@@ -78,9 +97,11 @@ class _KeyFreed(Exception):
     """A job that had a key has ended before it could be read."""
 
 
-def _add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) -> list[Added]:
+def _add(
+    q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None, batch: str | None = None
+) -> list[Added]:
     rows = row_json.encode([row_json.new_job(job) for job in jobs]).decode()
-    row = q.row(db.execute(q["add"], {"jobs": rows, "wall": wall}))
+    row = q.row(db.execute(q["add"], {"jobs": rows, "wall": wall, "batch": batch}))
     _check_path(row[1])
     new = row_json.names_from(row[0])
     if len(new) == len(jobs):
@@ -397,7 +418,8 @@ def add_callbacks(q: Connections, db: Cursor, accepted: Sequence[Verdict], wall:
     """Store the jobs that follow from endings, and tell sleeping workers; one whose id is known is there already."""
     if jobs := [job for verdict in accepted for job in verdict.jobs]:
         rows = row_json.encode([row_json.new_job(job) for job in jobs]).decode()
-        _check_path(q.row(db.execute(q["add"], {"jobs": rows, "wall": wall}, prepare=False))[1])
+        values = {"jobs": rows, "wall": wall, "batch": None}
+        _check_path(q.row(db.execute(q["add"], values, prepare=False))[1])
         queues = sorted({job.queue for job in jobs})
         db.execute(q["wake"], {"channel": q.channel, "queues": queues, "woken": [None] * len(queues)}, prepare=False)
 

@@ -67,6 +67,7 @@ from holdfast.errors import (
 from holdfast.failpoints import point
 from holdfast.stores import row_json
 from holdfast.stores.postgres import acts, statements
+from holdfast.stores.postgres.batches import PostgresBatches
 from holdfast.stores.postgres.caller_connection import Callers
 from holdfast.stores.postgres.claim_cursor import ClaimCursor
 from holdfast.stores.postgres.connection import (
@@ -136,6 +137,7 @@ class PostgresStore:
         server = self._db if options.direct is None else Connections(options.to_server())
         self._liveness = LivenessSession(server, self._hear)
         self._sender = WakeupSender(self._db, self._clock)
+        self.batches = PostgresBatches(self._db, self._wall, self._turns.note_groups, self._tell_of)
         self._asleep: set[str] = set()  # the queues for which this process has said that it sleeps
         self._serves: set[str] = set()  # those that it has ever said it for
         self._heard = 0  # how many hints
@@ -638,6 +640,11 @@ class PostgresStore:
             ) from error
         self._sender.committed({job.queue for job in jobs}, slept, began)
         return answers
+
+    def _tell_of(self, jobs: Sequence[NewJob]) -> None:
+        """Wake workers for jobs that were stored."""
+        self._sender.committed({job.queue for job in jobs})
+        self.wake()
 
     def _committed_elsewhere(self, queues: set[str]) -> None:
         self._sender.committed_elsewhere(queues)

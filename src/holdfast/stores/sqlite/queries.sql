@@ -85,6 +85,15 @@ spec = excluded.spec,
     jitter_s = excluded.jitter_s,
     declared_at = excluded.declared_at
 
+-- fragment: batch_row
+-- In the order of core/batches.py: Batch.
+json_array(
+        id, then_job, abandon_s, created_at, added_at, closed_at, ended_at, complete, counts, EXISTS (
+            SELECT 1 FROM holdfast_job AS job
+            WHERE job.batch = found.id AND job.state IN ('running', 'ready', 'waiting', 'held')
+        )
+    )
+
 -- fragment: wanted_events
 (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
         AND (:since IS NULL OR at >= :since)
@@ -102,14 +111,14 @@ json_array(
 
 -- name: add
 INSERT INTO holdfast_job (
-    {new_job}
+    {new_job}, batch
 )
 SELECT
     value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5,
     coalesce(value ->> 6, :wall + (value ->> 7)), :wall,
     value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13,
     value ->> 14, value ->> 15, value ->> 16, value ->> 17, value ->> 18, value ->> 19, value ->> 20, value ->> 21,
-    value ->> 22
+    value ->> 22, :batch
 FROM json_each(:jobs)
 WHERE true
 ON CONFLICT DO NOTHING;
@@ -865,8 +874,8 @@ DELETE FROM holdfast_order
 WHERE name = :name OR (name <> rtrim(name, '0123456789') AND :name || '/' = rtrim(name, '0123456789'));
 
 -- name: purge
-SELECT json_group_array(json_array(seq, id, queue, state)) FROM (
-    SELECT seq, id, queue, state FROM holdfast_job
+SELECT json_group_array(json_array(seq, id, queue, state, batch)) FROM (
+    SELECT seq, id, queue, state, batch FROM holdfast_job
     WHERE state = :state AND ended_at < :before
     ORDER BY ended_at
     LIMIT :limit
@@ -885,8 +894,16 @@ DELETE FROM holdfast_step WHERE job_id IN (SELECT value ->> 1 FROM json_each(CAS
 -- name: purge_signals
 DELETE FROM holdfast_signal WHERE job_id IN (SELECT value ->> 1 FROM json_each(CAST(:jobs AS TEXT)));
 
+-- name: purge_batches
+-- Deleted jobs of batches still count.
+INSERT INTO holdfast_batch_removed (batch, state, jobs)
+SELECT value ->> 4, value ->> 3, count(*) FROM json_each(CAST(:jobs AS TEXT))
+WHERE value ->> 4 IS NOT NULL
+GROUP BY 1, 2
+ON CONFLICT DO UPDATE SET jobs = jobs + excluded.jobs;
+
 -- name: delete
-SELECT json_group_array(json_array(job.seq, job.id, job.queue, job.state))
+SELECT json_group_array(json_array(job.seq, job.id, job.queue, job.state, job.batch))
 FROM json_each(:seen) AS seen
 CROSS JOIN holdfast_job AS job
 WHERE job.id = seen.value ->> 0 AND job.state = seen.value ->> 1 AND job.fence = seen.value ->> 2
@@ -1000,6 +1017,72 @@ DELETE FROM holdfast_token WHERE name = :name;
 UPDATE holdfast_token SET used_at = max(said.value, coalesce(used_at, 0))
 FROM json_each(:at) AS said
 WHERE holdfast_token.name = said.key;
+
+-- name: open_batch
+INSERT INTO holdfast_batch (id, then_job, abandon_s, created_at, added_at)
+VALUES (:id, :then_job, :abandon_s, :wall, :wall)
+ON CONFLICT DO NOTHING;
+
+-- name: batch_add
+UPDATE holdfast_batch SET added_at = :wall WHERE id = :id AND closed_at IS NULL;
+
+-- name: close_batch
+UPDATE holdfast_batch SET closed_at = :wall, complete = :complete
+WHERE id = :id AND closed_at IS NULL AND (:added_since IS NULL OR added_at <= :added_since);
+
+-- name: get_batches
+SELECT json_group_array({batch_row}) FROM (
+    SELECT * FROM holdfast_batch WHERE id IN (SELECT value FROM json_each(:ids)) ORDER BY id
+) AS found;
+
+-- name: find_batches
+SELECT json_group_array({batch_row}) FROM (
+    SELECT * FROM holdfast_batch WHERE id > :after ORDER BY id LIMIT :limit
+) AS found;
+
+-- name: find_unended_batches
+SELECT json_group_array({batch_row}) FROM (
+    SELECT * FROM holdfast_batch WHERE id > :after AND ended_at IS NULL ORDER BY id LIMIT :limit
+) AS found;
+
+-- name: newest_batches
+SELECT json_group_array({batch_row}) FROM (
+    SELECT * FROM holdfast_batch ORDER BY created_at DESC, id DESC LIMIT :limit
+) AS found;
+
+-- name: batch_counts
+SELECT json_group_array(json_array(state, jobs)) FROM (
+    SELECT state, sum(jobs) AS jobs FROM (
+        SELECT state, count(*) AS jobs FROM holdfast_job WHERE batch = :id GROUP BY state
+        UNION ALL
+        SELECT state, jobs FROM holdfast_batch_removed WHERE batch = :id
+    )
+    GROUP BY state
+);
+
+-- name: batch_jobs
+SELECT '[' || coalesce(group_concat(row), '') || ']' FROM (
+    SELECT row FROM holdfast_row
+    WHERE batch = :id AND (:states IS NULL OR state IN (SELECT value FROM json_each(:states)))
+    LIMIT :limit
+);
+
+-- name: end_batch
+UPDATE holdfast_batch SET ended_at = :wall, counts = :counts
+WHERE id = :id AND closed_at IS NOT NULL AND ended_at IS NULL AND NOT EXISTS (
+    SELECT 1 FROM holdfast_job AS job
+    WHERE job.batch = holdfast_batch.id AND job.state IN ('running', 'ready', 'waiting', 'held')
+);
+
+-- name: batches_purged
+DELETE FROM holdfast_batch WHERE id IN (
+    SELECT id FROM holdfast_batch AS old
+    WHERE ended_at < :before AND NOT EXISTS (SELECT 1 FROM holdfast_job AS job WHERE job.batch = old.id)
+    LIMIT :limit
+);
+
+-- name: batches_removed
+DELETE FROM holdfast_batch_removed WHERE batch NOT IN (SELECT id FROM holdfast_batch);
 
 -- name: get
 SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE id = :id;

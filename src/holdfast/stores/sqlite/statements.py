@@ -26,22 +26,24 @@ from holdfast.stores.sqlite.rows import Q, any_text
 Executes = sqlite3.Connection | sqlite3.Cursor  # what statements are run on; a caller's transaction lends a cursor
 
 
-def add(db: Executes, jobs: Sequence[NewJob], wall: float) -> list[Added]:
+def add(db: Executes, jobs: Sequence[NewJob], wall: float, batch: str | None = None) -> list[Added]:
     """Store the jobs whose id is new and whose key is free; say for each which one is stored."""
-    return NewRows(jobs).add(db, wall)
+    return NewRows(jobs, batch).add(db, wall)
 
 
 class NewRows:
     """Jobs as the statements take them: written before anybody waits for the write lock."""
 
-    def __init__(self, jobs: Sequence[NewJob]) -> None:
+    def __init__(self, jobs: Sequence[NewJob], batch: str | None = None) -> None:
         self._jobs = jobs
+        self._batch = batch
         self._first = row_json.new_job(jobs[0])
-        self._are_alike = len(jobs) > 1 and row_json.are_alike(jobs)
+        self._is_one = len(jobs) == 1 and batch is None
+        self._are_alike = len(jobs) > 1 and batch is None and row_json.are_alike(jobs)
         if self._are_alike:
             self._rows = row_json.encode([row_json.own_part(job) for job in jobs]).decode()
         else:
-            self._rows = self._all_values() if len(jobs) > 1 else ""
+            self._rows = "" if self._is_one else self._all_values()
 
     def _all_values(self) -> str:
         return row_json.encode([row_json.new_job(job) for job in self._jobs]).decode()
@@ -50,14 +52,14 @@ class NewRows:
         """Store them; see the function `add`."""
         jobs = self._jobs
         id, task, queue, payload, key, priority, run_at, delay_s, *rest = self._first
-        if len(jobs) == 1:
+        if self._is_one:
             one = [id, task, queue, payload, key, priority, run_at, wall, delay_s, wall, *rest]
             stored = db.execute(Q["add_one"], one)
         elif self._are_alike:
             alike = [task, queue, priority, run_at, wall, delay_s, wall, *rest, self._rows]
             stored = db.execute(Q["add_alike"], alike)
         else:
-            stored = db.execute(Q["add"], {"jobs": self._rows, "wall": wall})
+            stored = db.execute(Q["add"], {"jobs": self._rows, "wall": wall, "batch": self._batch})
         if grouped := {job.queue for job in jobs if job.group is not None}:
             db.execute(Q["add_grouped"], {"queues": row_json.encode(sorted(grouped)).decode()})
         if stored.rowcount == len(jobs):
@@ -261,11 +263,14 @@ def _is_repeat(db: sqlite3.Connection, settlement: Settlement) -> bool:
 def remove(db: sqlite3.Connection, found: str) -> list[str]:
     """Delete the jobs that were found, with their history, and count them no more; return their ids."""
     rows = row_json.rows_from(found)
-    for query in ("purge_journal", "purge_steps", "purge_signals", "purge_jobs"):
+    queries = ["purge_journal", "purge_steps", "purge_signals", "purge_jobs"]
+    if any(batch is not None for *_, batch in rows):
+        queries.append("purge_batches")
+    for query in queries:
         db.execute(Q[query], {"jobs": found.encode("utf-8", "surrogateescape")})
-    ended = [(queue, State(state)) for _, _, queue, state in rows if State(state) in ENDED]
+    ended = [(queue, State(state)) for _, _, queue, state, _ in rows if State(state) in ENDED]
     write_tallies(db, Counter({key: -count for key, count in Counter(ended).items()}))
-    return [job_id for _, job_id, _, _ in rows]
+    return [job_id for _, job_id, *_ in rows]
 
 
 def check_duty(db: sqlite3.Connection, duty: Duty | None) -> None:

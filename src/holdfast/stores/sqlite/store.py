@@ -65,6 +65,7 @@ from holdfast.stores.protocol import Added, Fired, Reply, Schema, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
 from holdfast.stores.sqlite import facts, liveness, locks, names, statements, unreadable, wal
 from holdfast.stores.sqlite.backup import backup
+from holdfast.stores.sqlite.batches import SqliteBatches
 from holdfast.stores.sqlite.commit_watch import CommitWatch
 from holdfast.stores.sqlite.connection import Connections, Options, has_little_room, out_of_files
 from holdfast.stores.sqlite.facts import SqliteFacts
@@ -100,6 +101,7 @@ class SqliteStore:
         self._wakes = 0
         self.tokens = SqliteTokens(self._db)
         self.figures = SqliteFigures(self._db, self._clock)
+        self.batches = SqliteBatches(self._db, self._clock)
         self._beat_wait_s = self._db.options.busy_s  # how long a beat waits for the write lock: at most until the next
         self._seen = threading.local()  # what each waiting thread saw last
         self._foreign: dict[str, tuple[int, float]] = {}  # workers of another boot: beats when first seen, and when

@@ -1,0 +1,126 @@
+"""The end of batches: a batch whose jobs have all ended stores its last job.
+
+    settle of one of its jobs ─▶ BatchEnder (a thread of the worker) ─┐
+    a reaper's pass, about once a second ─▶ BatchSweep ───────────────┴─▶ conclusion() (pure) ─▶ store.batches.end()
+
+A settlement of a job never waits for the settlement of another one: the look at the batch comes after the commit, so
+the last of them sees all others. If a worker dies in between, the next sweep of any reaper ends the batch. `end`
+compares and sets, so any number of programs may look at once, and the last job is stored once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+
+from holdfast.clock import Clock
+from holdfast.core.batches import Batch, conclusion
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.stores.protocol import Store
+from holdfast.stores.row_json import log_once
+
+log = logging.getLogger("holdfast.batches")
+
+SWEEP_S = 1.0  # how often a reaper looks at batches that have not ended
+PAGE = 200  # batches of one look
+REST_S = 0.02  # between two looks of a worker: settlements that come close together share one,
+REST = 9  # and this many times as long as a look took: it takes a tenth of the time of a connection at the most
+
+
+def end_batches(store: Store, batches: Sequence[Batch]) -> int:
+    """End the batches that are over, and close those that their producers have left; return how many ended."""
+    ended = 0
+    for batch in batches:
+        if batch.is_abandoned(store.now().wall):
+            batch = _closed(store, batch)
+        if not batch.is_over:
+            continue
+        counts = store.batches.counts(batch.id)
+        try:
+            job = conclusion(batch, counts)
+        except ValueError as damage:
+            log_once(f"batch {batch.id} cannot end, because its last job cannot be read: {damage}")
+            continue
+        if store.batches.end(batch.id, counts, job):
+            ended += 1
+            log.info("batch %s ended: %s", batch.id, ", ".join(f"{number} {state}" for state, number in counts.items()))
+    return ended
+
+
+def _closed(store: Store, batch: Batch) -> Batch:
+    if store.batches.close(batch.id, complete=False, unless_added_since=batch.added_at):
+        log.warning(
+            "batch %s is closed: nobody has added to it for %.0f s, and its producer has not closed it; its last job "
+            "gets complete=False",
+            *(batch.id, batch.abandon_s),
+        )
+    return store.batches.get([batch.id])[0]
+
+
+class BatchSweep:
+    """Looks at the batches that have not ended, page by page, and starts again after the last one."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._after = ""
+        self._at = float("-inf")
+
+    def once(self) -> None:
+        """Look at one page if it is time to. Raises `StoreError` when the store does."""
+        if self._clock.lease() - self._at < SWEEP_S:
+            return
+        self._at = self._clock.lease()
+        page = self._store.batches.find(self._after, PAGE, unended=True)
+        self._after = page[-1].id if len(page) == PAGE else ""
+        end_batches(self._store, page)
+
+
+class BatchEnder:
+    """Ends batches as soon as their last job is settled by this worker. The thread starts with the first batch."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids: set[str] = set()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def note(self, ids: Iterable[str]) -> None:
+        """Look at these batches soon: jobs of them have ended."""
+        with self._lock:
+            self._ids.update(ids)
+            if self._thread is None and not self._closing.is_set():
+                self._thread = threading.Thread(target=self._serve, name="holdfast-batches", daemon=True)
+                self._thread.start()
+        self._wake.set()
+
+    def close(self, timeout_s: float) -> None:
+        """Look at what is noted, for the last time."""
+        self._closing.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _serve(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            began = self._clock.lease()
+            self._look()
+            if self._closing.is_set() and not self._ids:
+                return
+            self._clock.wait(self._closing, max(REST_S, REST * (self._clock.lease() - began)))
+
+    def _look(self) -> None:
+        with self._lock:
+            ids, self._ids = self._ids, set()
+        try:
+            if ids:
+                end_batches(self._store, self._store.batches.get(sorted(ids)))
+        except HoldfastError as error:
+            level = logging.INFO if isinstance(error, StoreError) else logging.ERROR
+            log.log(level, "could not look at %d batches (%s); a reaper looks at them again", len(ids), error)
