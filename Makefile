@@ -18,7 +18,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test check quick suite mutants mutants-sample bench matrix lock clean
+.PHONY: help setup demo test check quick suite mutants mutants-sample bench recipes matrix lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -57,6 +57,9 @@ mutants-sample: setup ## The same with 30 random guards, at most 3 minutes; SEED
 
 bench: setup ## Measure speed, compared with other systems, fifteen minutes; BENCH=--quick takes three
 	$(BIN)/python bench/bench.py $(BENCH)
+
+recipes: setup ## Check what `holdfast generate` makes with promtool, systemd-analyze and Docker Compose
+	$(BIN)/python -m tests.recipes
 
 # A pyenv shim may exist for a version that is not switched on, so each candidate is tried before it counts.
 matrix: ## Run the suite with every Python 3.11, 3.12 and 3.13 found

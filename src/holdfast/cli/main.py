@@ -38,6 +38,7 @@ COMMANDS = {
     "doctor": "Look for trouble, and say what to do about it.",
     "simulate": "Predict what a fleet asks of its store, and what it runs out of first.",
     "db": "Make, migrate, check, copy and prune the store.",
+    "generate": "Print a file that runs or watches workers.",
     "completion": "Print the completion script of a shell.",
 }
 
