@@ -26,6 +26,7 @@ OWN_OUTPUT = {
     "reaper",
     "jobs export",
     "completion",
+    "generate",  # a file of another system
 }  # a log, lines of a format of their own, a script
 EVERYWHERE = {"--help", "--db", "--verbose", "--quiet"}
 

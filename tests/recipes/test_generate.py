@@ -239,7 +239,7 @@ def test_every_expression_is_promql_and_names_only_series_that_exist(name: str, 
 
 
 def test_a_wrong_expression_is_noticed() -> None:
-    with pytest.raises(ValueError, match="unexpected|unclosed|parse"):
+    with pytest.raises(ValueError, match=r"unexpected|unclosed|parse"):
         parse("max(holdfast_store_up")
 
 

@@ -23,7 +23,7 @@ _FILES = {
     "dockerfile": "Dockerfile",
 }
 KINDS = (*_FILES, "grafana")
-STOP_MARGIN_S = 45  # a stop may take so much longer than the grace period: see docs/deploy.md
+STOP_MARGIN_S = 45  # that a stop may take beyond the grace period: see docs/deploy.md
 PRE_STOP_S = 5
 _APP = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")

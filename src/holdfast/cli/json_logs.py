@@ -12,6 +12,7 @@ from holdfast.log_fields import FIELDS, fields_of, trace_fields
 from holdfast.worker.log_capture import current_attempt
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", FIELDS}
+_OF_CONTEXT = {"job_id", "task"}  # what `ctx.log` gives to each record: it is in the fields
 _TRACE = ("trace_id", "span_id")
 
 
@@ -45,7 +46,8 @@ class JsonFormatter(logging.Formatter):
             line["trace"] = record.exc_text
         if record.stack_info:
             line["stack"] = record.stack_info
-        extra = {name: value for name, value in own.items() if name not in _STANDARD and name not in _TRACE}
+        known = {*_STANDARD, *_TRACE, *(_OF_CONTEXT if "job" in line else ())}
+        extra = {name: value for name, value in own.items() if name not in known}
         if extra:
             line["extra"] = extra
         return msgspec.json.encode(_plain(line)).decode()
