@@ -215,6 +215,7 @@ LATE = {
     ("app.py", "holdfast.worker.tick"): "a whole worker, which takes as long to load as the rest of Holdfast",
     ("stores/__init__.py", "holdfast.stores.memory"): "a program has one kind of store",
     ("stores/__init__.py", "holdfast.stores.postgres.store"): "its driver may not be installed",
+    ("stores/__init__.py", "holdfast.stores.remote.store"): "a program has one kind of store",
     ("stores/__init__.py", "holdfast.stores.sqlite.store"): "a program has one kind of store",
 }
 # `app.aio` and `app.admin` are the ways to classes that stand above App.

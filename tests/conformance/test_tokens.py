@@ -9,6 +9,9 @@ import pytest
 from holdfast.core.access import Token, digest_of
 from holdfast.stores.protocol import Store
 
+# Behind a server there are none to be had; see tests/stores/test_remote.py.
+pytestmark = pytest.mark.parametrize("store", ["memory", "sqlite", "postgres"], indirect=True)
+
 
 def a_token(name: str = "ann", **given: Any) -> Token:
     fields: dict[str, Any] = {"role": "viewer", "sha256": digest_of(name), "created_at": 5.0}

@@ -206,6 +206,7 @@ def common_options() -> list[click.Parameter]:
     where = f"The store.  [env: HOLDFAST_DB; default: {DEFAULT_URL}]"
     return [
         option(["--db"], metavar="URL", help=where),
+        option(["--token-file"], metavar="FILE", help="The token for a server.  [env: HOLDFAST_TOKEN_FILE]"),
         option(["-v", "--verbose"], count=True, help="Print the log, and tracebacks of errors."),
         option(["-q", "--quiet"], count=True, help="Print only data and errors, for cron."),
     ]
@@ -217,6 +218,9 @@ def _note(ctx: click.Context, option: click.Parameter, value: Any) -> None:
         given.verbosity += value
     elif option.name == "quiet":
         given.verbosity -= value
+    elif value is not None and option.name == "token_file":
+        os.environ.pop("HOLDFAST_TOKEN", None)  # a flag beats the environment, also in the processes of a worker
+        os.environ["HOLDFAST_TOKEN_FILE"] = os.path.abspath(value)
     elif value is not None:
         given.db_given = value
         overwrite(value, masked_url(value))

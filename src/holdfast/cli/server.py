@@ -91,6 +91,7 @@ def server(
     try:
         from holdfast.metrics import Registry, measured
         from holdfast.server import Server, ServerOptions
+        from holdfast.server.asgi import check_own_store
         from holdfast.server.options import is_loopback, networks
         from holdfast.server.serve import listen, run
     except ModuleNotFoundError as error:
@@ -107,6 +108,7 @@ def server(
         reaper=not no_reaper,
     )
     with found:
+        check_own_store(found.store)
         if options.needs_token and not found.store.tokens.all():
             raise UsageError(
                 "the store has no token, and this server needs one; make it with "

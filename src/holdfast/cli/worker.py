@@ -91,11 +91,9 @@ def worker(
     SIGTERM, SIGHUP or Ctrl-C ends it gracefully: no new jobs,
     running ones may finish within the grace period, the rest is given back. A second one gives everything back at once.
     """
-    from holdfast.alerts.notifier import Notifier
     from holdfast.continuity import SUPERVISOR, SUPERVISOR_LOOK_S, Watcher
     from holdfast.core.child_exit import EXIT_REPLACED
-    from holdfast.pruner import Pruner
-    from holdfast.scheduler import Scheduler
+    from holdfast.worker.fleet_services import fleet_services
     from holdfast.worker.launch import Launch
     from holdfast.worker.options import WorkerOptions
     from holdfast.worker.supervisor import supervise
@@ -113,10 +111,8 @@ def worker(
     _warn_of_strange_queues(found, app, options.queues)
     with found:
         _open(found)
-        pruner = Pruner(found.store, found.clock, found.keep, hooks=found.hooks, name=who)
-        notifier = Notifier(found.store, found.clock, found.alerts, name=who)
         watcher = Watcher(found.store, found.clock, who, SUPERVISOR, SUPERVISOR_LOOK_S)
-        with notifier, pruner, watcher, Scheduler(found, name=who):
+        with watcher, fleet_services(found, who):
             code = supervise(app, found, options, launch)
     if code == EXIT_REPLACED:
         launch.start_again()

@@ -19,10 +19,12 @@ import msgspec
 from holdfast.app import App
 from holdfast.by_name import publish
 from holdfast.core.access import Token, User
+from holdfast.errors import StoreUnsupported
 from holdfast.ids import new_id
 from holdfast.metrics import Registry
 from holdfast.server.call import Call, Disconnected, Receive, Scope, Send, decoded, exact, query_of, read_body
 from holdfast.server.events import Feed
+from holdfast.server.liveness import Liveness
 from holdfast.server.metrics import StoreFacts, Traffic
 from holdfast.server.options import ServerOptions, is_loopback
 from holdfast.server.polls import Polls
@@ -32,12 +34,21 @@ from holdfast.server.security import HEADERS, Gate, Origin, bearer_of, check_hos
 from holdfast.server.services import Services
 from holdfast.server.table import ROUTES
 from holdfast.server.thread_pool import ThreadPool
+from holdfast.stores.protocol import Store
 
 log = logging.getLogger("holdfast.server")
 
 FindUser = Callable[[Scope], User | Awaitable[User | None] | None]
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ROUTER = Router(ROUTES)
+
+
+def check_own_store(store: Store) -> None:
+    """Raise `StoreUnsupported` if the store is behind another server."""
+    if store.is_served:
+        raise StoreUnsupported(
+            f"{store.url} is a server already; give this one the store behind it: sqlite:///… or postgresql://…"
+        )
 
 
 class Server:
@@ -72,6 +83,7 @@ class Server:
         self.registry = registry or Registry()
         self.facts = StoreFacts(lambda: app.store, app.clock.lease)
         self._traffic = Traffic(self.registry)
+        self.liveness = Liveness(self)
         self.ticking = asyncio.Lock()
         self.stopping = asyncio.Event()
 
@@ -83,6 +95,7 @@ class Server:
             if self._gate is None:
                 self._pool = ThreadPool(self.options.threads, self.options.waiting_max)
                 store = await self._pool.run(lambda: self.app.store)
+                check_own_store(store)
                 if self._runs_services:
                     self._services = Services(self.app, reaps=self.options.reaper, grace_s=self.options.grace_s)
                     await self._pool.run(self._services.start)
@@ -90,6 +103,7 @@ class Server:
                     await self._pool.run(publish, store, self.app.tasks)
                 self._polls = Polls(store, self.app.clock, asyncio.get_running_loop())
                 self._gate = Gate(store, self.app.clock, self.options)
+                self.liveness.begin()
 
     async def close(self) -> None:
         """End streams and long polls, and stop the threads. The app stays open."""
@@ -98,6 +112,7 @@ class Server:
             pool, services, polls = self._pool, self._services, self._polls
             self._pool = self._gate = self._services = self._polls = None
             await self.feed.stop()
+            await self.liveness.stop()
             if polls is not None:
                 await asyncio.to_thread(polls.stop)
             if services is not None:
@@ -138,6 +153,11 @@ class Server:
         if self._gate is None:
             raise Problem("overloaded", "the server is stopping")
         return self._gate
+
+    @property
+    def judges(self) -> bool:
+        """Say whether it declares workers dead whose connection has closed."""
+        return self._runs_services and self.options.reaper
 
     def is_plain_allowed(self, origin: Origin) -> bool:
         """Say whether a token may come over plain HTTP: from this machine, or where that was accepted."""
@@ -186,6 +206,7 @@ class Server:
             route, parameters = self._routed(scope)
             user, token = await self._admit(scope, headers, origin, route)
             call = Call(self, route, user, token, origin, parameters, headers, receive, request_id, base)
+            call.peer = scope.get("client")
             await self._read(call, scope)
             answer = await self._handled(call)
         except Disconnected:
@@ -229,7 +250,7 @@ class Server:
         if route.query is not None:
             call.query = query_of(route.query, scope.get("query_string", b""))
         if route.body is not None:
-            most = self.options.bulk_body_max if route.bulk else self.options.body_max
+            most = route.body_max or (self.options.bulk_body_max if route.bulk else self.options.body_max)
             body = await read_body(call.receive, call.headers, most)
             call.body = decoded(route.body, body, call.headers, optional=route.optional_body)
 

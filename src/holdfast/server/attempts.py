@@ -240,6 +240,7 @@ def beat(call: Call) -> dict[str, Any]:
         Pulse(Lease(each.id, each.fence, each.claim_id), progress=each.progress, note=each.note) for each in body.leases
     ]
     reply = call.store.beat(body.worker, pulses, stopping=body.stopping)
+    call.server.liveness.beaten(body.worker, counted=reply.counted and not reply.gone)
     if reply.gone:
         raise Problem("worker_gone", f"worker {body.worker} is not enrolled or was declared dead; enrol with a new id")
     return {"lost": reply.lost, "skipped": reply.skipped, "cancelled": reply.cancelled}

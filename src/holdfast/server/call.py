@@ -15,6 +15,7 @@ from holdfast.core.access import Token, User
 from holdfast.server.problems import Problem
 from holdfast.server.routes import Route
 from holdfast.server.security import Origin
+from holdfast.stores.remote.verbs import decode_hook
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -49,6 +50,7 @@ class Call:
     receive: Receive
     request_id: str
     base: str  # where the server is mounted, as the client sees it
+    peer: tuple[str, int] | None = None  # the other end of the connection: a client, or a proxy
     query: Any = None
     body: Any = None
 
@@ -139,7 +141,7 @@ def invalid(reason: str, before: str = "/") -> Problem:
 
 @functools.cache
 def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
-    return msgspec.json.Decoder(kind)
+    return msgspec.json.Decoder(kind, dec_hook=decode_hook)
 
 
 @functools.cache

@@ -67,6 +67,16 @@ class Polls:
             turn.cancel()
             self._forget(group, turn)
 
+    async def hint(self, group: Group, timeout_s: float, receive: Receive) -> bool:
+        """Wait as `wait` does; say whether something may be due, and not only that the time is up."""
+        give_up_at = self._clock.lease() + timeout_s
+        gone = await self.wait(group, timeout_s, receive)
+        return not gone and not self._stopping.is_set() and self._clock.lease() < give_up_at
+
+    def soon(self, group: Group) -> None:
+        """Do the same as `more`, from any thread."""
+        self._loop.call_soon_threadsafe(self.more, group)
+
     def more(self, group: Group) -> None:
         """Wake the next poll of the group: there may be more."""
         with self._lock:

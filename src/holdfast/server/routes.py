@@ -68,6 +68,8 @@ class Route:
     optional_body: bool = False
     while_read_only: bool = False  # an unsafe method that a read-only server still answers, such as login
     media_type: str = "application/json"
+    body_max: int | None = None  # bytes, if other than most routes have
+    internal: bool = False  # between programs of Holdfast: the document and its page leave it out
 
     @property
     def is_safe(self) -> bool:

@@ -6,9 +6,10 @@ from typing import Any
 
 from holdfast.core.access import ADMINS, OPERATORS, PRODUCERS, READERS, ROLES, WORKERS, Role
 from holdfast.metrics import CONTENT_TYPE
-from holdfast.server import attempts, events, fleet, health, jobs, metrics, openapi, sessions
+from holdfast.server import attempts, events, fleet, health, jobs, liveness, metrics, openapi, sessions
 from holdfast.server.call import Call
 from holdfast.server.routes import OPEN, Answer, Route
+from holdfast.server.store_verbs import STORE_ROUTES
 
 ANYBODY: frozenset[Role] = frozenset(ROLES)
 ENQUEUERS: frozenset[Role] = PRODUCERS
@@ -19,7 +20,7 @@ SAME = "the same state results"
 
 def _document(call: Call) -> Any:
     """Return the OpenAPI document of this table."""
-    return Answer(openapi.document(ROUTES), headers={"cache-control": "max-age=60"})
+    return Answer(openapi.document(PUBLIC_ROUTES), headers={"cache-control": "max-age=60"})
 
 
 _HEALTH = (
@@ -108,6 +109,10 @@ _ATTEMPTS = (
     Route(
         *("DELETE", "/v1/workers/{id}", "Leave as a worker", attempts.leave, WORKERS, "refuse"),
         repeat="it is retired once",
+    ),
+    Route(
+        *("GET", "/v1/workers/{id}/alive", "Stay connected as a worker", liveness.alive, WORKERS, "refuse"),
+        media_type="text/plain",
     ),
     Route(
         *("POST", "/v1/claim", "Claim jobs, or wait for some", attempts.claim, WORKERS, "refuse"),
@@ -211,4 +216,5 @@ _FLEET = (
     ),
 )
 
-ROUTES: tuple[Route, ...] = (*_HEALTH, *_SESSIONS, *_JOBS, *_ATTEMPTS, *_FLEET)
+ROUTES: tuple[Route, ...] = (*_HEALTH, *_SESSIONS, *_JOBS, *_ATTEMPTS, *_FLEET, *STORE_ROUTES)
+PUBLIC_ROUTES: tuple[Route, ...] = tuple(route for route in ROUTES if not route.internal)

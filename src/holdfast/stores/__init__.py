@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from holdfast.clock import Clock
 from holdfast.errors import SchemaMismatch, StoreUnsupported
 from holdfast.forks import importing
@@ -28,6 +30,11 @@ def open_store(url: str, *, clock: Clock | None = None, create: bool = True, bul
             from holdfast.stores.memory import MemoryStore
 
         return MemoryStore(url, clock=clock)
+    if scheme in ("https", "http"):
+        with importing:
+            from holdfast.stores.remote.store import RemoteStore
+
+        return cast(Store, RemoteStore(url, clock=clock))  # its verbs are made from a table
     try:
         with importing:
             from holdfast.stores.postgres.store import PostgresStore

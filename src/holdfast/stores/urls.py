@@ -9,8 +9,8 @@ from urllib.parse import quote
 from holdfast.errors import BadURL
 
 DEFAULT_URL = "sqlite:///holdfast.db"
-_ADDRESS = re.compile(r"(?i)(?:(sqlite):///[^?]|(postgresql|postgres|memory)://)")
-_SCHEMES = ("sqlite", "postgresql", "postgres", "memory")
+_ADDRESS = re.compile(r"(?i)(?:(sqlite):///[^?]|(postgresql|postgres|memory|https|http)://)")
+_SCHEMES = ("sqlite", "postgresql", "postgres", "memory", "https", "http")
 
 
 def check_url(url: str) -> str:
@@ -29,7 +29,10 @@ def check_url(url: str) -> str:
         what = f"begins with {scheme + colon!r}, but is not written like such an address"
     else:
         what = f"begins with {scheme + colon!r}, which no store does"
-    raise BadURL(f"the store address {what}; write sqlite:///jobs.db, postgresql://user@host/database or memory://")
+    raise BadURL(
+        f"the store address {what}; write sqlite:///jobs.db, postgresql://user@host/database, "
+        "https://server or memory://"
+    )
 
 
 def absolute_url(url: str) -> str:

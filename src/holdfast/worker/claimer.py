@@ -133,7 +133,7 @@ class Claimer:
                         self._prefetch.add(self._settler.settled, self._clock.lease())
                     if jobs or guessed:  # wrongly: then look when the next one is due
                         continue
-                if self._clock.lease() - said_at >= UNSERVED_S:
+                if self._clock.lease() - said_at >= UNSERVED_S and not self._store.is_served:
                     said_at = self._clock.lease()
                     self._say_what_nobody_serves()
                 self._backoff.recovered()

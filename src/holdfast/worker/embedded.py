@@ -7,11 +7,9 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from holdfast.alerts.notifier import Notifier
 from holdfast.closing import Work
 from holdfast.errors import UsageError
-from holdfast.pruner import Pruner
-from holdfast.scheduler import Scheduler
+from holdfast.worker.fleet_services import fleet_services
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 
@@ -124,8 +122,7 @@ class EmbeddedWorker:
         work = Work(runner.stop, self._options.grace_period_s + LEAVE_S, runner.runs_the_caller)
         try:
             app.closing.begin(work)
-            pruner = Pruner(app.store, app.clock, app.keep, hooks=app.hooks, name=name)
-            with Notifier(app.store, app.clock, app.alerts, name=name), pruner, Scheduler(app, name=name):
+            with fleet_services(app, name):
                 runner.run()
         except BaseException as error:
             self._raised = error

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.by_name import publish
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreDenied
 from holdfast.service import Service
 from holdfast.stores.protocol import Store
 from holdfast.tasks import Task
@@ -31,6 +31,8 @@ class Publisher:
         """Publish what is new."""
         try:
             publish(self._store, self._tasks)
+        except StoreDenied:
+            log.info("this worker's token may not publish its tasks; the server does, if it runs the app")
         except HoldfastError:
             self._service.start()
 

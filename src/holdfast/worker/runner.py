@@ -234,7 +234,7 @@ class Runner:
         self._time_limits.start(self._broke)
         if not self._until_idle:
             self._slots.pool.prepare()
-        if self._options.reaper:
+        if self._options.reaper and not self._store.is_served:
             self._reaper_thread.start(self._broke)
         if not self._stopping.is_set():
             self._say_ready()

@@ -37,7 +37,7 @@ from holdfast.core.child_exit import (
 from holdfast.core.records import SILENT_BEATS, Worker
 from holdfast.core.text import counted, escaped
 from holdfast.core.worker_exit import WorkerExit
-from holdfast.errors import FileLocked, FileReplaced, HoldfastError, StoreLocked
+from holdfast.errors import FileLocked, FileReplaced, HoldfastError, StoreDenied, StoreLocked
 from holdfast.ids import new_id
 from holdfast.reaper import Reaper
 from holdfast.store_backoff import StoreBackoff
@@ -354,6 +354,8 @@ class Supervisor:
                 if not self._stopping.is_set():
                     log.error("%s; the worker starts again, and its jobs are recovered then", error)
                     self._leave(EXIT_REPLACED)
+                return True
+            except StoreDenied:  # the token is a worker's: the server sees the connection of the child close
                 return True
             except HoldfastError as error:
                 pause_s = backoff.failed(error)

@@ -41,6 +41,8 @@ class Sweep:
 
     def begin(self) -> None:
         """Settle what dead workers left, an earlier process of this worker's name first of all."""
+        if self._store.is_served:
+            return
         self.recovered = self._reaper.complete(within_s=max(self._store.confirm_s, SECOND_LOOK_S)).recovered
         if self._only_pass and self._reaper.observed.recheck_s:
             self._give_up_at = self._clock.lease() + self._reaper.observed.patience_s + SECOND_LOOK_S
@@ -63,7 +65,7 @@ class Sweep:
         A resident reaper of the fleet does so as well. This worker needs the places now, and the fleet may have none.
         """
         now = self._clock.lease()
-        if now - self._ghosts_at < GHOSTS_S:
+        if self._store.is_served or now - self._ghosts_at < GHOSTS_S:
             return False
         self._ghosts_at = now
         if not self._store.ghosts(queues):

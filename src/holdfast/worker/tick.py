@@ -56,7 +56,7 @@ def tick(app: App, budget_s: float, options: WorkerOptions) -> TickReport:
 def _tick(app: App, budget_s: float, options: WorkerOptions, spent: threading.Event) -> TickReport:
     began = app.clock.lease()  # to open the store and to fire schedules is part of the budget
     since = app.store.now().wall
-    fired = _fire(app)
+    fired = 0 if app.store.is_served else _fire(app)
     leave_s = min(LEAVE_S, budget_s / 4)
     tell_s = min(TELL_S, budget_s / 4) if app.alerts else 0.0
     runner = Runner(app, options, until_idle=True, stop_s=leave_s / 2, flush_s=leave_s / 4)
@@ -74,7 +74,8 @@ def _tick(app: App, budget_s: float, options: WorkerOptions, spent: threading.Ev
         timer.cancel()
     app.hooks.flush(min(HOOKS_S, max(0.0, began + budget_s - app.clock.lease() - tell_s)))
     left_s = began + budget_s - app.clock.lease()
-    tell_once(app.store, app.clock, app.alerts, name=runner.name, since=since, timeout_s=max(tell_s, left_s))
+    if not app.store.is_served:
+        tell_once(app.store, app.clock, app.alerts, name=runner.name, since=since, timeout_s=max(tell_s, left_s))
     if code == EXIT_TOO_OLD:
         raise schema_too_new(app.store.url, app.store.schema())
     finished = not spent.is_set()

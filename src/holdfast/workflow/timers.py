@@ -33,7 +33,7 @@ class Timers:
     def __init__(self, store: Store, clock: Clock, tasks: Mapping[str, Task[..., Any]], *, resident: bool) -> None:
         self._store = store
         self._clock = clock
-        self._resident = resident
+        self._asks = resident or store.is_served  # whether another process may look on behalf of this one
         self._used = any(task.is_workflow for task in tasks.values())
         self._stands_by = False  # another process does
         self._leads = False  # this process looks on behalf of the fleet
@@ -47,8 +47,8 @@ class Timers:
         A look that takes too long is tried again later, and more and more rarely: it must not keep this worker from its
         own jobs.
         """
-        stands_by, now = self._resident and self._store.is_woken(), self._clock.lease()
-        looks = self._resident and not stands_by and now >= self._due_at
+        stands_by, now = self._asks and self._store.is_woken(), self._clock.lease()
+        looks = self._asks and not stands_by and now >= self._due_at
         try:
             if stands_by or looks:
                 self._leads = False

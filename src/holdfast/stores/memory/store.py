@@ -77,6 +77,7 @@ class MemoryStore:
     commits_may_hang = False
     look_s = 0.25
     row_locks = False
+    is_served = False
     hints_of_work = False
     add_at_once = 10_000
     connections_made = 0

@@ -106,6 +106,7 @@ class PostgresStore:
     commits_may_hang = True
     look_s = 0.5  # half as often as on the same host: the grace of a session is what takes the time
     row_locks = True
+    is_served = False
     hints_of_work = True
     add_at_once = 10_000
 

@@ -1,0 +1,1 @@
+"""A store behind a server: the verbs travel over HTTP."""
