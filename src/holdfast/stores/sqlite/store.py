@@ -89,8 +89,7 @@ class SqliteStore:
     commits_may_hang = True
     look_s = 0.25
     row_locks = False
-    is_served = False
-    hints_of_work = False
+    hints_of_work = is_served = False
     add_at_once = 200
     connections_made = 0
 
