@@ -10,7 +10,7 @@ import pytest
 from holdfast import App
 from holdfast.core import acts
 from holdfast.core.acts import Move
-from holdfast.core.limits import Setting
+from holdfast.core.limits import Rate, Setting
 from holdfast.core.machine import State
 from holdfast.core.records import DamagedJob, Filter, Job, Record, Step
 from holdfast.core.verdict import Succeeded
@@ -43,6 +43,15 @@ def change(path: Path, statement: str, *values: object) -> None:
         connection.execute("PRAGMA ignore_check_constraints = ON")
         connection.execute(statement, values)
     connection.close()
+
+
+@pytest.mark.parametrize("mark", ["9e999", "-9e999"])
+def test_a_damaged_mark_of_a_rate_stops_no_claim(path: Path, store: SqliteStore, mark: str) -> None:
+    store.limit("limited", Setting(limit=5, rate=Rate(100, 1.0)), declared=True)
+    change(path, f"UPDATE holdfast_queue SET booked_until = {mark} WHERE name = 'limited'")
+    jobs = {add(store, queue=queue).id for queue in ("limited", "other")}
+    worker = enrol(store, queues=["limited", "other"])
+    assert {job.id for job in claim(store, worker, queues=["limited", "other"], limit=2)} == jobs
 
 
 DAMAGES = {

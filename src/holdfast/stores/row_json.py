@@ -613,7 +613,7 @@ def _queue_from(row: list[Any]) -> Queue:
         paused_groups=groups or {},
         declared=_setting(declared),
         chosen=_setting(chosen),
-        booked_until=booked_until,
+        booked_until=booked_until if isinstance(booked_until, int | float) else 0.0,  # it was infinite, and is damage
         grouped=bool(grouped),
     )
 
