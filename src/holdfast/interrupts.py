@@ -11,8 +11,6 @@ import ctypes
 import functools
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 
@@ -65,16 +63,27 @@ def clear_interrupt() -> None:
             return
 
 
-@contextmanager
-def shielded() -> Iterator[None]:
+class Shield:
+    """Holds interrupts off until the end of the block. Every call of the store has one, and a generator costs more."""
+
+    __slots__ = ("_depth",)
+
+    def __enter__(self) -> None:
+        self._depth = depth = _of(threading.get_ident()).depth
+        try:
+            _set_depth(depth + 1)
+            _let_it_hit()  # one that was raised before the shield was up
+        except BaseException:
+            _set_depth(depth)
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        _set_depth(self._depth)
+
+
+def shielded() -> Shield:
     """Hold interrupts off until the end of the block. May be nested."""
-    depth = _of(threading.get_ident()).depth
-    try:
-        _set_depth(depth + 1)
-        _let_it_hit()  # one that was raised before the shield was up
-        yield
-    finally:
-        _set_depth(depth)
+    return Shield()
 
 
 def shield_logging() -> None:

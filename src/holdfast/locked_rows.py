@@ -45,6 +45,8 @@ class LockedRows(Generic[T]):
 
     def take_due(self) -> list[T]:
         """Remove and return the entries of the jobs whose time has come, except the slow ones."""
+        if not self._entries:
+            return []
         return [entry for job_id in self._due() if job_id not in self._slow for entry in self._take(job_id)]
 
     def take_slow(self) -> list[T]:

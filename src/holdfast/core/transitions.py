@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from operator import attrgetter
 
 from msgspec.structs import replace
 
@@ -39,7 +39,10 @@ def first_row(new: NewJob, wall: float) -> Job:
 
 def in_order(jobs: Iterable[Job]) -> list[Job]:
     """Return jobs, given in the order in which they came, in the order in which they are claimed."""
-    return sorted(jobs, key=lambda job: (-job.priority, job.run_at))  # stable: first come stays first
+    return sorted(sorted(jobs, key=_BY_RUN_AT), key=_BY_PRIORITY, reverse=True)  # stable: first come stays first
+
+
+_BY_RUN_AT, _BY_PRIORITY = attrgetter("run_at"), attrgetter("priority")
 
 
 def shares(queues: Sequence[str], limit: int) -> list[tuple[str, int]]:
@@ -84,23 +87,17 @@ def apply_pulse(job: Job, pulse: Pulse, now: Moment) -> Job:
 
 def apply_verdict(job: Job, verdict: Verdict, wall: float) -> Job:
     """Return the job as the verdict makes it: numbers are added, None leaves what is there."""
-
-    def new(name: str) -> Any:
-        value = getattr(verdict, name)
-        return value if value is not None else getattr(job, name)
-
+    said = {name: value for name, value in zip(_SAID, _SAID_BY(verdict), strict=True) if value is not None}
+    for name in _CLEARED:
+        if name in said:
+            said[name] = said[name] or None  # an empty one takes back what is there
     runs_on = verdict.state is State.RUNNING  # a cancel that only asks
     waits = verdict.state is State.WAITING
     return replace(
-        job, state=verdict.state, open_step=new("open_step") or None, undo_requested=new("undo_requested"),
+        job, state=verdict.state,
         wake_at=verdict.wake_at if waits else None, awaits=Awaits(verdict.awaits) if waits else None,
         question=verdict.question if waits else None,
-        run_at=new("run_at"), error=new("error") or None,
         error_kind=job.error_kind if verdict.error is None else verdict.error_kind,
-        stop_reason=new("stop_reason") or None,
-        rollback_cause=new("rollback_cause"), result=new("result"), suspects=new("suspects"),
-        rolling_back=new("rolling_back"), cancel_requested=new("cancel_requested"), priority=new("priority"),
-        queue=new("queue"),
         failures=(0 if verdict.fresh_budgets else job.failures) + verdict.failures,
         crashes=(0 if verdict.fresh_budgets else job.crashes) + verdict.crashes,
         zombies=job.zombies + verdict.zombies, releases=verdict.releases,
@@ -110,11 +107,19 @@ def apply_verdict(job: Job, verdict: Verdict, wall: float) -> Job:
         lease_until=job.lease_until if runs_on else None,
         started=job.started and runs_on,
         ended_at=wall if verdict.state in ENDED else None,
-        log=job.log if runs_on else None, progress=new("progress"), note=new("note"),
+        log=job.log if runs_on else None,
         fingerprint=job.fingerprint if verdict.fault is None else verdict.fault.fingerprint,
         release=job.release if verdict.fault is None else verdict.release,
-        erred_at=job.erred_at if verdict.fault is None else wall,
+        erred_at=job.erred_at if verdict.fault is None else wall, **said,
     )  # fmt: skip
+
+
+_CLEARED = ("open_step", "error", "stop_reason")
+_SAID = (
+    *_CLEARED, "undo_requested", "run_at", "rollback_cause", "result", "suspects", "rolling_back", "cancel_requested",
+    "priority", "queue", "progress", "note",
+)  # fmt: skip
+_SAID_BY = attrgetter(*_SAID)
 
 
 def wake_on(job: Job, what: Awaited, wall: float) -> Job:
@@ -150,6 +155,8 @@ _COMPARED = ("queue", "task", "worker", "key", "cancel_requested", "workflow", "
 
 def matches(job: Job, where: Filter) -> bool:
     """Return whether the job is one that the filter asks for."""
+    if where.states and job.state not in where.states:
+        return False
     wanted = {name: getattr(where, name) for name in _COMPARED}
     same = all(value is None or getattr(job, name) == value for name, value in wanted.items())
     named = where.ids is None or job.id in where.ids
@@ -158,7 +165,7 @@ def matches(job: Job, where: Filter) -> bool:
         tried = bool(job.failures or job.crashes)
         named = named and (where.later is None or job.run_at > where.later) and where.tried in (None, tried)
     named = named and (where.prefix is None or job.id.startswith(where.prefix))
-    return same and named and _is_within(job, where) and (not where.states or job.state in where.states)
+    return same and named and _is_within(job, where)
 
 
 def _is_within(job: Job, where: Filter) -> bool:

@@ -83,7 +83,8 @@ class Recorder:
             return slow
         batch = self._locked.take_due()
         while self._entries and len(batch) < BATCH:
-            batch += self._unless_locked([self._entries.popleft()])
+            entry = self._entries.popleft()
+            batch += self._unless_locked([entry]) if self._locked else (entry,)
         return batch
 
     def _unless_locked(self, entries: list[Entry]) -> list[Entry]:

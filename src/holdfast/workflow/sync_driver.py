@@ -6,7 +6,7 @@ import contextvars
 import inspect
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
@@ -226,12 +226,13 @@ class _BranchThread(threading.Thread):
         return self._ended
 
 
-@contextmanager
-def _time_limit(timeout_s: float | None, run: Run) -> Iterator[None]:
+def _time_limit(timeout_s: float | None, run: Run) -> AbstractContextManager[None]:
     """Raise `TimeoutError` in this thread if the block takes longer."""
-    if timeout_s is None:
-        yield
-        return
+    return nullcontext() if timeout_s is None else _limit_time(timeout_s, run)
+
+
+@contextmanager
+def _limit_time(timeout_s: float, run: Run) -> Iterator[None]:
     thread = threading.get_ident()
     timer = threading.Timer(timeout_s, interrupt, (thread, StepTimeout))
     timer.daemon = True

@@ -149,19 +149,22 @@ class MemoryStore:
         if given := [job for job in self._held_by(worker_id) if job.claim_id == claim_id]:
             return given  # the answer was lost
         now = self.now()
+        known = set(tasks)
         open_queues = [name for name in dict.fromkeys(queues) if not self._queue(name).is_paused(now.wall)]
 
         def take(most: int, *, started: bool) -> list[Job]:
             taken: list[Job] = []
             for name, share in transitions.shares(open_queues, most):
                 wanted = min(share, most - len(taken))
-                ready = [job for job in self._ready([name]) if job.task in tasks]
+                if not wanted and not self._queue(name).takes_turns:
+                    continue
+                ready = [job for job in self._ready([name]) if job.task in known]
                 # The only policy that a claim looks at: a job claimed ahead may be lost before it starts.
                 willing = [job for job in ready if started or job.on_crash == "retry"]
                 if self._queue(name).takes_turns:
                     chosen = self._by_turns(self._queue(name), willing, wanted, now.wall, started=started)
                 else:
-                    chosen = transitions.in_order(job for job in willing if job.run_at <= now.wall)[:wanted]
+                    chosen = transitions.in_order([job for job in willing if job.run_at <= now.wall])[:wanted]
                 taken += [self._put(transitions.apply_claim(job, worker_id, claim_id, now, started)) for job in chosen]
             return taken
 
@@ -506,7 +509,7 @@ class MemoryStore:
         if where.before is not None:
             ids = [job.id for job in newest_first]
             newest_first = newest_first[ids.index(where.before) + 1 :] if where.before in ids else []
-        return [job for job in newest_first if transitions.matches(job, where)][: where.limit]
+        return list(islice((job for job in newest_first if transitions.matches(job, where)), where.limit))
 
     def counts(self) -> dict[str, dict[State, int]]:
         counts: dict[str, dict[State, int]] = {}
@@ -719,8 +722,8 @@ class MemoryStore:
     def _held_by(self, worker_id: str) -> Iterable[Job]:
         return (job for job in self._running() if job.worker == worker_id)
 
-    def _ready(self, queues: Sequence[str]) -> Iterable[Job]:
-        return (job for job in self._jobs.values() if job.state is State.READY and job.queue in queues)
+    def _ready(self, queues: Sequence[str]) -> list[Job]:
+        return [job for job in self._jobs.values() if job.state is State.READY and job.queue in queues]
 
     # ---------------------------------------------------------------------------- workflows
 
