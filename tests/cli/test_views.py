@@ -25,7 +25,7 @@ from tests.cli.conftest import PAST_S, Run, lose, shown_choices
 from tests.factory import EXPIRED, add, claim, delete, enrol, job_in, make_job, park, row, settle, start, start_flow
 
 JOB = {
-    *("id", "task", "queue", "group", "state", "attempt", "fence", "failures", "crashes"),
+    *("id", "task", "queue", "group", "batch", "state", "attempt", "fence", "failures", "crashes"),
     *("created_at", "run_at", "ended_at", "worker", "lease_until"),
     *("error", "fingerprint", "release", "stop_reason", "rollback_cause", "result", "progress"),
 }

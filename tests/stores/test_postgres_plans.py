@@ -37,6 +37,7 @@ VALUES: dict[str, dict[str, Any]] = {
         "pulses": '[["j1", 1, "c", true, null, null, null]]',
         "rss_mb": 1.0,
         "stopping": False,
+        "recent": None,
         "row_locked": False,
         "wall": None,
         "lease": None,
@@ -83,7 +84,7 @@ def test_a_signal_is_taken_by_its_id_however_many_its_workflow_has(full: Postgre
     assert "signal_job" not in full._hot.run(plan)
 
 
-SETTLE = {"duty": None, "holder": None, "term": None, "events": "[]", "channel": "plans", "wall": None}
+SETTLE = {"duty": None, "holder": None, "term": None, "events": "[]", "errors": "[]", "channel": "plans", "wall": None}
 BY_ID: dict[str, dict[str, Any]] = {
     "settle_done": VALUES["settle_done"],
     "settle": SETTLE | {"endings": '[["j1", 1, "c", null, false, "ready"]]'},

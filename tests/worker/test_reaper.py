@@ -517,9 +517,11 @@ def test_the_memory_of_complaints_does_not_grow(file_store: Store, clock: FakeCl
     for _ in range(3):
         damage(tmp_path / "jobs.db", (job := start(file_store)).id, "attempt = 99")
         wait_idle(reaper, clock, LEASE_S + 1)
+        assert list(reaper._complained) == [job.id]
         damage(tmp_path / "jobs.db", job.id, "attempt = 1")
         wait_idle(reaper, clock, 100)
-    assert len(reaper._complained) == 1
+    assert reaper._complained == {}
+    assert reaper._unwritable == {}
 
 
 def test_the_whole_stores_trouble_is_not_a_rows(store: Store, clock: FakeClock) -> None:

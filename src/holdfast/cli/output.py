@@ -208,12 +208,12 @@ def _placed(
     """Return the columns that fit and their widths, and what goes below each row if it would be cut there."""
     kept, widths = _fitted(wanted, _cells(wanted, rows), room)
     beneath = [column for column in wanted if column.below]
-    texts = ["" if cell == "-" else cell for [cell] in _cells(beneath, rows)] if beneath else []
-    given = next((size for column, size in zip(kept, widths, strict=True) if column.below), 0)
-    if all(columns(text) <= given for text in texts):
+    texts = [[cell if cell != "-" else "" for cell in line] for line in _cells(beneath, rows)]
+    given = {column.head: size for column, size in zip(kept, widths, strict=True)}
+    if all(columns(text) <= given.get(column.head, 0) for line in texts for column, text in zip(beneath, line)):
         return kept, widths, ()
     others = [column for column in wanted if not column.below]
-    return *_fitted(others, _cells(others, rows), room), texts
+    return *_fitted(others, _cells(others, rows), room), ["; ".join(filter(None, line)) for line in texts]
 
 
 def _fitted(

@@ -23,6 +23,8 @@ CREATE TABLE {schema}.error (
     folded      boolean          NOT NULL DEFAULT false
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
+ALTER TABLE {schema}.error REPLICA IDENTITY FULL;  -- it has no key, and logical replication wants one
+
 CREATE INDEX error_slot ON {schema}.error (slot);
 CREATE INDEX error_new ON {schema}.error (slot) WHERE NOT folded;
 

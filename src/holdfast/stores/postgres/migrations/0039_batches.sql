@@ -26,6 +26,8 @@ CREATE TABLE {schema}.batch_removed (
     jobs  bigint           NOT NULL
 );
 
+ALTER TABLE {schema}.batch_removed REPLICA IDENTITY FULL;
+
 CREATE INDEX batch_removed_batch ON {schema}.batch_removed (batch);
 
 -- A row as one JSON array, in the order of core/records.py: Job. What most jobs do not have is left out of them: there the
