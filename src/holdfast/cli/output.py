@@ -210,7 +210,8 @@ def _placed(
     beneath = [column for column in wanted if column.below]
     texts = [[cell if cell != "-" else "" for cell in line] for line in _cells(beneath, rows)]
     given = {column.head: size for column, size in zip(kept, widths, strict=True)}
-    if all(columns(text) <= given.get(column.head, 0) for line in texts for column, text in zip(beneath, line)):
+    sizes = [given.get(column.head, 0) for column in beneath]
+    if all(columns(text) <= size for line in texts for text, size in zip(line, sizes, strict=True)):
         return kept, widths, ()
     others = [column for column in wanted if not column.below]
     return *_fitted(others, _cells(others, rows), room), ["; ".join(filter(None, line)) for line in texts]
