@@ -20,7 +20,7 @@ type Lease = { id: string; fence: number; claim_id: string };
 type Running = { job: Claimed; stop: AbortController; renewedAt: number; done: Promise<void> };
 
 const ENDED = ["done", "dead", "cancelled", "rolled_back"];
-const GRACE_MS = 10_000;
+const GRACE_MS = Number(env.GRACE_S ?? 10) * 1_000; // how long handlers may end by themselves
 
 export class Problem extends Error {
   code: string;
@@ -128,13 +128,13 @@ export class Worker {
     const sentAt = performance.now(); // the lease counts from before the request, whatever the clocks say
     for (const job of (await this.api.call("POST", "/v1/claim", { ...claim, wait_s: 20 }, signal)).jobs as Claimed[]) {
       const running: Running = { job, stop: new AbortController(), renewedAt: sentAt, done: Promise.resolve() };
-      this.#running.set(job.id, running);
+      this.#running.get(job.id)?.stop.abort(new Error("another attempt has the job")); this.#running.set(job.id, running);
       running.done = this.#attempt(running);
     }
   }
 
-  async #attempt({ job, stop }: Running): Promise<void> {
-    const lease = { id: job.id, fence: job.fence, claim_id: job.claim_id };
+  async #attempt(running: Running): Promise<void> {
+    const { job, stop } = running, lease = { id: job.id, fence: job.fence, claim_id: job.claim_id };
     let outcome: Outcome;
     try {
       const result = await this.handlers.get(job.task)!(job.arguments, job, stop.signal);
@@ -152,7 +152,7 @@ export class Worker {
       if (answers[0] !== "locked") break;
       await pause(500);
     }
-    this.#running.delete(job.id);
+    if (this.#running.get(job.id) === running) this.#running.delete(job.id);
   }
 
   // Renew all leases in one request. Without an answer the handlers stop before their leases end.

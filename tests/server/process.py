@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from types import TracebackType
 
@@ -42,6 +43,13 @@ class ServerProcess:
                 self.url = found[1]
                 self.started.set()
         self.started.set()
+
+    def until_said(self, words: str) -> None:
+        """Wait until its log has these words."""
+        give_up_at = time.monotonic() + 60
+        while not any(words in line for line in self.log):
+            assert time.monotonic() < give_up_at, "".join(self.log)
+            time.sleep(0.01)
 
     def stop(self, by: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(by)

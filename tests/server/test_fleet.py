@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from holdfast.app import App
+from holdfast.core.access import User
 from holdfast.core.machine import State
 from holdfast.core.records import Schedule
 from holdfast.core.schedule import every
@@ -17,7 +17,8 @@ from holdfast.core.worker_exit import WorkerExit
 from holdfast.testing import FakeClock
 from holdfast.workflow.flow import Flow
 from tests.factory import add, enrol, job_in, make_job, row, start
-from tests.server.client import Client, add_token, code
+from tests.server.client import PEER, Client, add_token, code
+from tests.server.listener import Listener, connected
 
 Serve = Callable[..., Client]
 
@@ -132,50 +133,6 @@ def test_a_server_with_an_app_publishes_its_tasks(app: App, serve: Serve) -> Non
 # ---------------------------------------------------------------------------------------------- events
 
 
-class Listener:
-    """Reads a stream of events from the application itself: httpx would wait for its end."""
-
-    def __init__(self, client: Client, headers: dict[str, str], query: str = "") -> None:
-        self.text = ""
-        self.status: int | None = None
-        self.ended = False
-        self._leave = asyncio.Event()
-        self._client = client
-        scope = {
-            "type": "http",
-            "method": "GET",
-            "path": "/v1/events",
-            "query_string": query.encode(),
-            "scheme": "http",
-            "client": ("127.0.0.1", 1),
-            "headers": [(name.encode(), value.encode()) for name, value in {"host": "localhost", **headers}.items()],
-        }
-        self._work = client.submit(self._run(scope))
-
-    async def _run(self, scope: dict[str, Any]) -> None:
-        async def receive() -> dict[str, Any]:
-            await self._leave.wait()
-            return {"type": "http.disconnect"}
-
-        async def send(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                self.status = message["status"]
-            self.text += message.get("body", b"").decode()
-
-        await self._client.server(scope, receive, send)
-        self.ended = True
-
-    def until(self, condition: Callable[[Listener], bool]) -> None:
-        deadline = time.monotonic() + 30
-        while not condition(self):
-            assert time.monotonic() < deadline, self.text
-            time.sleep(0.01)
-
-    def leave(self) -> None:
-        self._client._loop.call_soon_threadsafe(self._leave.set)
-        self._work.result(30)
-
-
 @pytest.fixture
 def live() -> Iterator[Client]:
     """A server whose clock runs."""
@@ -184,10 +141,6 @@ def live() -> Iterator[Client]:
     yield client
     client.close()
     app.close()
-
-
-def connected(listener: Listener) -> bool:
-    return ": connected" in listener.text and listener._client.server.feed.has_begun
 
 
 def test_events_arrive_and_are_resumed_by_their_number(live: Client) -> None:
@@ -239,3 +192,79 @@ def test_a_stream_ends_with_the_server(live: Client) -> None:
     listener.until(connected)
     live.wait(live.server.close())
     listener.until(lambda each: each.ended)
+
+
+def test_a_logout_ends_the_cookie_and_its_streams(app: App, serve: Serve, clock: FakeClock) -> None:
+    client = serve(needs_token=True)
+    secret = add_token(app, "ann", "viewer")
+
+    def login() -> dict[str, str]:
+        answer = client.post("/v1/login", {"token": secret})
+        client.http.cookies.clear()
+        clock.advance(1)  # the next cookie is another one
+        return {"cookie": answer.headers["set-cookie"].partition(";")[0], "origin": "http://localhost"}
+
+    here, elsewhere, bearer = login(), login(), {"authorization": f"Bearer {secret}"}
+    streams = [Listener(client, here), Listener(client, elsewhere), Listener(client, bearer)]
+    for each in streams:
+        each.until(connected)
+    assert client.post("/v1/logout", headers=here).status_code == 200
+    client.http.cookies.clear()
+    assert client.get("/v1/me", headers=here).status_code == 401
+    clock.advance(3)
+    streams[0].until(lambda each: each.ended)
+    assert client.get("/v1/me", headers=elsewhere).json()["name"] == "ann"
+    clock.advance(12 * 3600)
+    streams[1].until(lambda each: each.ended)
+    assert not streams[2].ended, "a program has not logged in"
+    streams[2].leave()
+
+
+def test_a_stream_ends_when_its_token_gets_another_role(app: App, client: Client, clock: FakeClock) -> None:
+    secret = add_token(app, "ann", "viewer")
+    listener = Listener(client, {"authorization": f"Bearer {secret}"})
+    listener.until(connected)
+    app.store.tokens.revoke("ann")
+    add_token(app, "ann", "worker")
+    clock.advance(3)
+    listener.until(lambda each: each.ended)
+
+
+def test_a_stream_ends_when_the_host_application_no_longer_knows_its_user(
+    app: App, serve: Serve, clock: FakeClock
+) -> None:
+    known = [User("carol", "viewer")]
+    client = serve(user=lambda _: known[0] if known else None)
+    listener = Listener(client, {})
+    listener.until(connected)
+    known.clear()
+    clock.advance(3)
+    listener.until(lambda each: each.ended)
+
+
+def test_the_request_that_shows_life_ends_with_its_token(live: Client) -> None:
+    worker, secret = enrol(live.app.store), add_token(live.app, "edge", "worker")
+    listener = Listener(live, {"authorization": f"Bearer {secret}"}, path=f"/v1/workers/{worker}/alive", peer=PEER)
+    listener.until(lambda each: each.status == 200)
+    began = time.monotonic()
+    live.app.store.tokens.revoke("edge")
+    listener.until(lambda each: each.ended)
+    assert time.monotonic() - began < 20
+
+
+def test_a_waiting_claim_gets_nothing_once_its_token_is_revoked(app: App, client: Client, clock: FakeClock) -> None:
+    worker, secret = enrol(app.store), add_token(app, "edge", "worker")
+    body = {"worker": worker, "queues": ["default"], "tasks": ["t"], "wait_s": 30}
+    headers = {"authorization": f"Bearer {secret}", "content-type": "application/json"}
+    waiting = Listener(client, headers, path="/v1/claim", method="POST", body=json.dumps(body).encode())
+    deadline = time.monotonic() + 30
+    while not client.server.polls.waiting:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    app.store.tokens.revoke("edge")
+    clock.advance(3)
+    job = add(app.store)
+    app.store.wake()
+    waiting.until(lambda each: each.ended)
+    assert waiting.status == 401
+    assert row(app.store, job.id) == job

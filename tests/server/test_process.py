@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
@@ -31,6 +32,7 @@ def test_a_server_answers_until_it_is_stopped_and_gives_its_duties_back(tmp_path
         assert httpx.get(server.url.removesuffix("/ops/jobs") + "/health/ready").status_code == 404
         with httpx.Client() as kept:  # an open connection must not keep it from stopping
             kept.get(f"{server.url}/health/live")
+            server.until_said("took the duty 'reaper'")
             began = time.monotonic()
             assert server.stop() == 0
         assert time.monotonic() - began < 20
@@ -96,3 +98,36 @@ def test_a_server_that_is_closed_answers_that_it_stops(app: App) -> None:
             return (await http.get("http://localhost/v1/me")).status_code
 
     assert asyncio.run(ask()) == 503
+
+
+@pytest.mark.slow  # a real server, and three real programs
+def test_a_token_is_never_in_a_log(tmp_path: Path) -> None:
+    db = ("--db", "sqlite:///jobs.db")
+    holdfast(tmp_path, *db, "db", "init")
+    secret = holdfast(tmp_path, *db, "tokens", "add", "ann", "--role", "admin").stdout.split()[-1]
+    wrong = secret[:-4] + "AAAA"
+    said = []
+    with ServerProcess(tmp_path, "--require-token", "--log-level", "debug") as server:
+        for token in (secret, wrong):
+            bearer = {"authorization": f"Bearer {token}"}
+            httpx.get(f"{server.url}/v1/jobs", headers=bearer)
+            httpx.get(f"{server.url}/v1/jobs?token={token}", headers=bearer)
+            httpx.get(f"{server.url}/v1/jobs", headers={"authorization": f"Basic {token}"})
+            with httpx.Client() as browser:
+                browser.post(f"{server.url}/v1/login", json={"token": token})
+                browser.post(f"{server.url}/v1/login", json={"token": [token]})
+                me = browser.get(f"{server.url}/v1/me")
+                assert (me.status_code == 200) == (token == secret)
+                said += [value for name, value in browser.cookies.items() if name == "holdfast_session"]
+            found = subprocess.run(
+                [*HOLDFAST, "-v", "--db", server.url, "workers", "list"],
+                cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "HOLDFAST_TOKEN": token},
+            )  # fmt: skip
+            assert (found.returncode == 0) == (token == secret)
+            server.log += [found.stdout, found.stderr]
+        server.stop()
+    assert len(said) == 1
+    log = "".join(server.log)
+    assert "listening" in log
+    for each in (secret, wrong, *said):
+        assert each not in log

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import httpx
 import pytest
 
 from holdfast.app import App
-from holdfast.core.access import ROLES
+from holdfast.core.access import ROLES, Role
 from holdfast.core.limits import Setting
 from holdfast.core.records import Schedule
 from holdfast.core.schedule import every
@@ -24,10 +25,12 @@ from holdfast.stores.remote.verbs import VERBS
 from holdfast.testing import FakeClock
 from tests.factory import add, enrol, make_job, row, settle, start
 from tests.server.client import PEER, Client, add_token
+from tests.server.listener import Listener
 from tests.server.verbs import arguments
 
 Serve = Callable[..., Client]
 STREAMS = {"/v1/events", "/v1/workers/{id}/alive"}
+ELSEWHERE = ("elsewhere",)
 EACH = pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 
 LEASE = {"id": "RUNNING", "fence": 9, "claim_id": "c"}
@@ -63,18 +66,26 @@ LET_IN = {200, 201, 409}
 class World:
     """A store with one of everything, all in the queue mail."""
 
+    names: ClassVar[list[str]] = []  # of what the last one has made
+
     def __init__(self, app: App) -> None:
         store = self.store = app.store
         self.worker = enrol(store, queues=["mail"])
         self.job = add(store, queue="mail", workflow=True).id
         self.running = start(store, self.worker, queue="mail").id
         store.declare([Schedule(key="s", spec=every(60), tz="UTC", job=make_job(id="", queue="mail"))])
+        World.names[:] = [self.worker, self.job, self.running]
+
+    def seen(self) -> list[Any]:
+        return [row(self.store, self.job), row(self.store, self.running), self.store.queues(), self.store.schedules()]
 
     def ask(self, client: Client, route: Route, token: str | None = None) -> Any:
         identity = self.worker if "workers" in route.path else self.job
         if route.method == "DELETE" and "jobs" in route.path:
             identity = self.ended()
         path = route.path.replace("{id}", identity)
+        if route.path in STREAMS:
+            return self.listen(client, path, token)
         verb = route.path.removeprefix("/v1/store/")
         if verb in NAMES:
             body = arguments(self.store, verb, self.worker, self.job, self.running)
@@ -84,6 +95,15 @@ class World:
             text = json.dumps(body).replace("WORKER", self.worker).replace("RUNNING", self.running)
             body = json.loads(text)
         return client(route.method, path, body, token=token)
+
+    def listen(self, client: Client, path: str, token: str | None) -> httpx.Response:
+        """Return the beginning of a stream."""
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        stream = Listener(client, headers, path=path, peer=PEER)
+        stream.until(lambda each: each.ended or bool(each.text))
+        stream.leave()
+        assert stream.status is not None
+        return httpx.Response(stream.status, text=stream.text)
 
     def ended(self) -> str:
         worker = enrol(self.store, queues=["done"])
@@ -106,74 +126,103 @@ def test_every_route_says_what_the_document_and_these_tests_need(route: Route) -
         assert route.body is None or route.optional_body or has_body
 
 
+Walk = Callable[..., Iterator[tuple[Role, httpx.Response]]]
+
+
+@pytest.fixture
+def walk(app: App, clock: FakeClock, serve: Serve) -> Walk:
+    """Ask a route with a token of each role; the world is a new one each time."""
+
+    def walk(route: Route, queues: tuple[str, ...] | None, **options: Any) -> Iterator[tuple[Role, httpx.Response]]:
+        client = serve(peer=PEER, **options)
+        for role in ROLES:
+            world = World(app)
+            before = world.seen()
+            yield role, world.ask(client, route, add_token(app, role, role, queues))
+            if queues == ELSEWHERE or options:
+                assert before == world.seen(), f"the role {role} has changed something"
+            app.store.tokens.revoke(role)
+            clock.advance(3)
+            for worker in app.store.workers():
+                app.store.retire(worker.id, "the next role")
+            app.store.pause("mail", False)
+            app.store.limit("mail", Setting())
+
+    return walk
+
+
+def is_let_in(route: Route, answer: httpx.Response) -> bool:
+    if route.path == "/v1/login":
+        return answer.status_code == 403  # over plain HTTP
+    return answer.status_code in LET_IN or (answer.status_code == 404 and route.path.startswith("/v1/workflows/"))
+
+
+def refusal(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["code"]
+
+
 @EACH
-def test_only_the_roles_of_the_table_use_a_route(app: App, clock: FakeClock, serve: Serve, route: Route) -> None:
-    if route.path in STREAMS:
-        return  # test_events.py
-    client = serve(peer=PEER)
-    for role in ROLES:
-        world = World(app)
-        answer = world.ask(client, route, add_token(app, role, role))
-        app.store.tokens.revoke(role)
-        clock.advance(3)
-        if route.path == "/v1/login":
-            assert answer.status_code == 403  # over plain HTTP
-        elif route.roles is OPEN or role in route.roles:
-            assert (
-                answer.status_code in LET_IN
-                or (answer.status_code, answer.json()["code"]) == (409, "no_app")
-                or (answer.status_code == 404 and route.path.startswith("/v1/workflows/"))
-            ), (role, answer.text)
+def test_only_the_roles_of_the_table_use_a_route(app: App, serve: Serve, walk: Walk, route: Route) -> None:
+    for role, answer in walk(route, None):
+        if route.roles is OPEN or role in route.roles:
+            assert is_let_in(route, answer), (role, answer.text)
         else:
-            assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), (role, answer.text)
-        for retire in app.store.workers():
-            app.store.retire(retire.id, "the next role")
-        app.store.pause("mail", False)
-        app.store.limit("mail", Setting())
-    nameless = World(app).ask(client, route)
+            assert refusal(answer) == (403, "forbidden"), (role, answer.text)
+    nameless = World(app).ask(serve(peer=PEER), route)
     if route.roles is not OPEN:
         assert nameless.status_code == 401
 
 
 @EACH
-def test_a_token_of_another_queue_finds_nothing(app: App, serve: Serve, route: Route) -> None:
-    if route.path in STREAMS or route.scope == "none":
-        return
-    client, world = serve(peer=PEER), World(app)
-    before = [row(app.store, world.job), row(app.store, world.running), app.store.queues(), app.store.schedules()]
-    answer = world.ask(client, route, add_token(app, "other", "admin", ("elsewhere",)))
-    if route.scope == "filter":
-        assert answer.status_code in (200, 404)
-        shown = json.dumps(answer.json())
-        assert not any(word in shown for word in (world.job, world.running, world.worker, '"mail"')), shown
-    else:
-        assert (answer.status_code, answer.json()["code"]) == (404, "not_found"), answer.text
-    assert before == [
-        row(app.store, world.job), row(app.store, world.running), app.store.queues(), app.store.schedules()
-    ]  # fmt: skip
+def test_a_token_of_another_queue_finds_nothing(walk: Walk, route: Route) -> None:
+    for role, answer in walk(route, ELSEWHERE):
+        if route.roles is not OPEN and role not in route.roles:
+            assert refusal(answer) == (403, "forbidden"), (role, answer.text)
+        elif route.scope == "filter":
+            assert answer.status_code in (200, 404)
+            assert not any(word in answer.text for word in (*World.names, '"mail"')), (role, answer.text)
+        elif route.scope != "none":
+            assert refusal(answer) == (404, "not_found"), (role, answer.text)
 
 
 @EACH
-def test_a_token_of_the_queue_sees_it(app: App, serve: Serve, route: Route) -> None:
-    if route.path in STREAMS or route.scope in ("none", "whole"):
-        return
-    client, world = serve(peer=PEER), World(app)
-    answer = world.ask(client, route, add_token(app, "mine", "admin", ("mail", "media")))
-    assert answer.status_code in LET_IN or route.path.startswith("/v1/workflows/"), answer.text
-    if route.scope == "filter" and route.path in ("/v1/jobs", "/v1/queues", "/v1/workers", "/v1/schedules"):
-        assert "mail" in answer.text
+def test_a_token_of_the_queue_sees_it(walk: Walk, route: Route) -> None:
+    for role, answer in walk(route, ("mail", "media")):
+        if route.roles is not OPEN and role not in route.roles:
+            assert refusal(answer) == (403, "forbidden"), (role, answer.text)
+        elif route.scope == "whole":
+            assert refusal(answer) == (404, "not_found"), (role, answer.text)
+        else:
+            assert is_let_in(route, answer), (role, answer.text)
+            if route.scope == "filter" and route.path in ("/v1/jobs", "/v1/queues", "/v1/workers", "/v1/schedules"):
+                assert "mail" in answer.text
 
 
 @EACH
-def test_a_read_only_server_refuses_every_unsafe_method(app: App, serve: Serve, route: Route) -> None:
-    if route.path in STREAMS:
-        return
-    client, world = serve(read_only=True), World(app)
-    answer = world.ask(client, route)
-    if route.is_safe or route.while_read_only:
-        assert answer.status_code != 403
-    else:
-        assert (answer.status_code, answer.json()["code"]) == (403, "read_only")
+def test_a_read_only_server_refuses_every_unsafe_method(walk: Walk, route: Route) -> None:
+    for role, answer in walk(route, None, read_only=True):
+        if not (route.is_safe or route.while_read_only):
+            assert refusal(answer) == (403, "read_only"), (role, answer.text)
+        elif route.roles is OPEN or role in route.roles:
+            assert is_let_in(route, answer), (role, answer.text)
+        else:
+            assert refusal(answer) == (403, "forbidden"), (role, answer.text)
+
+
+def test_a_route_without_a_scope_or_roles_is_an_error() -> None:
+    stated = {"method": "GET", "path": "/x", "summary": "x", "handler": print, "roles": OPEN, "scope": "none"}
+    Route(**stated)
+    for name in ("roles", "scope"):
+        with pytest.raises(TypeError, match=name):
+            Route(**{key: value for key, value in stated.items() if key != name})
+
+
+def test_these_routes_alone_tell_nothing_about_queues_or_need_no_token() -> None:
+    """A new route is not open, and not without an effect of a scope, by an oversight."""
+    of_store = {f"/v1/store/{name}" for name in ("orders", "now", "ping", "schema", "standing")}
+    open_ones = {"/health/live", "/health/ready", "/v1/openapi.json", "/v1/login", "/v1/logout"}
+    assert {route.path for route in ROUTES if route.roles is OPEN} == open_ones
+    assert {route.path for route in ROUTES if route.scope == "none"} == open_ones | {"/v1/me"} | of_store
 
 
 @EACH

@@ -30,7 +30,7 @@ from holdfast.server.options import ServerOptions, is_loopback
 from holdfast.server.polls import Polls
 from holdfast.server.problems import PROBLEM_JSON, Problem, problem_of
 from holdfast.server.routes import OPEN, Answer, Route, Router, Stream
-from holdfast.server.security import HEADERS, Gate, Origin, bearer_of, check_host, check_site, origin_of
+from holdfast.server.security import HEADERS, Gate, Origin, bearer_of, check_host, check_site, origin_of, session_cookie
 from holdfast.server.services import Services
 from holdfast.server.table import ROUTES
 from holdfast.server.thread_pool import ThreadPool
@@ -205,8 +205,9 @@ class Server:
                 await self.open()
             route, parameters = self._routed(scope)
             user, token = await self._admit(scope, headers, origin, route)
-            call = Call(self, route, user, token, origin, parameters, headers, receive, request_id, base)
+            call = Call(self, route, user, token, origin, parameters, headers, receive, request_id, base, scope)
             call.peer = scope.get("client")
+            call.cookie = session_cookie(headers) if bearer_of(headers) is None else None
             await self._read(call, scope)
             answer = await self._handled(call)
         except Disconnected:
@@ -260,14 +261,25 @@ class Server:
         if route.roles is OPEN or (route.path == "/metrics" and self.options.open_metrics):
             return User("anonymous", "admin"), None
         if self._find_user is not None:
-            found = self._find_user(scope)
-            user = await found if inspect.isawaitable(found) else found
+            user = await self._found_user(scope)
             if user is None:
                 raise Problem("unauthenticated", "the application that mounts this server knows no such user")
             return user, None
         gate = self.gate
         known = gate.known_user(headers)
         return known if known is not None else await self.pool.run(gate.user, headers, origin)
+
+    async def _found_user(self, scope: Scope) -> User | None:
+        found = self._find_user(scope) if self._find_user is not None else None
+        return await found if inspect.isawaitable(found) else found
+
+    async def still_admits(self, call: Call) -> bool:
+        """Say whether a request that lasts would be let in now. A host application is asked for its user again."""
+        if self._find_user is not None:
+            return await self._found_user(call.scope) == call.user
+        if call.token is None or self.gate.tokens.is_fresh:
+            return self.gate.still_holds(call.token, call.cookie)
+        return await self.pool.run(self.gate.still_holds, call.token, call.cookie)
 
     async def _handled(self, call: Call) -> Answer | Stream:
         handler = call.route.handler

@@ -205,6 +205,9 @@ async def claim(call: Call) -> dict[str, Any]:
         gone = await server.polls.wait((tuple(sorted(body.queues)), tuple(sorted(body.tasks))), left_s, call.receive)
         if gone:
             break  # nobody would run what is claimed now
+        if not await server.still_admits(call):
+            server.polls.more((tuple(sorted(body.queues)), tuple(sorted(body.tasks))))
+            raise Problem("unauthenticated", "the token was revoked or has expired meanwhile")
         jobs = await server.pool.run(take)
         if jobs:
             server.polls.more((tuple(sorted(body.queues)), tuple(sorted(body.tasks))))

@@ -50,6 +50,8 @@ class Call:
     receive: Receive
     request_id: str
     base: str  # where the server is mounted, as the client sees it
+    scope: Scope
+    cookie: str | None = None  # of the session that let the user in
     peer: tuple[str, int] | None = None  # the other end of the connection: a client, or a proxy
     query: Any = None
     body: Any = None

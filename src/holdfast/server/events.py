@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast import insight
-from holdfast.core.access import Token
 from holdfast.core.records import Event, EventKind, Filter
 from holdfast.errors import HoldfastError
 from holdfast.server.call import Call
@@ -195,25 +194,13 @@ async def _lines(call: Call, stream: asyncio.Queue[Shown | None], missed: list[S
             now = clock.lease()
             if now - checked_at >= CHECK_S:
                 checked_at = now
-                if not await server.pool.run(still_holds, server, call.token):
+                if not await server.still_admits(call):
                     break
             if now - said_at >= COMMENT_S:
                 said_at = now
                 yield b": alive\n\n"
     finally:
         server.feed.close(stream)
-
-
-def still_holds(server: Server, token: Token | None) -> bool:
-    """Say whether the token that opened a stream is still valid. False if the store cannot say."""
-    if token is None:
-        return True
-    try:
-        known = {each.name: each for each in server.gate.tokens.all()}
-    except (HoldfastError, Problem):
-        return False
-    found = known.get(token.name)
-    return found is not None and found.sha256 == token.sha256 and found.is_valid(server.app.clock.wall())
 
 
 def _is_for(call: Call, each: Shown, kinds: tuple[EventKind, ...]) -> bool:

@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import HoldfastError
-from holdfast.server.events import still_holds
 from holdfast.server.problems import Problem
 from holdfast.server.routes import Stream
 
 if TYPE_CHECKING:
-    from holdfast.core.access import Token
+    from holdfast.core.access import User
     from holdfast.server.asgi import Server
     from holdfast.server.call import Call
 
@@ -44,7 +43,7 @@ class _Open:
     """One open request."""
 
     worker_id: str
-    token: Token | None
+    call: Call
     is_direct: bool
     said_at: float
     pieces: asyncio.Queue[bytes | None] = field(default_factory=asyncio.Queue)
@@ -89,7 +88,7 @@ class Liveness:
         """Begin the request of a worker."""
         if self.streams >= STREAMS_MAX:
             raise Problem("overloaded", f"{STREAMS_MAX} workers are connected; try again later")
-        opened = _Open(worker_id, call.token, is_direct, asyncio.get_running_loop().time())
+        opened = _Open(worker_id, call, is_direct, asyncio.get_running_loop().time())
         self._open.setdefault(worker_id, set()).add(opened)
         with self._lock:
             self._beats.setdefault(worker_id, 0)
@@ -172,12 +171,13 @@ class Liveness:
             with suppress(TimeoutError):
                 await asyncio.wait_for(server.stopping.wait(), CHECK_S)
             every = [each for opened in self._open.values() for each in opened]
-            held: dict[str, bool] = {}
+            held: dict[tuple[User, str, str | None], bool] = {}
             for each in every:
-                name = each.token.name if each.token is not None else ""
+                call = each.call
+                name = (call.user, call.token.sha256 if call.token is not None else "", call.cookie)
                 if name not in held:
                     try:
-                        held[name] = await server.pool.run(still_holds, server, each.token)
+                        held[name] = await server.still_admits(call)
                     except Problem:
                         held[name] = True  # the server is busy: look again
                 if not held[name] or server.stopping.is_set():

@@ -189,6 +189,10 @@ class Tokens:
             self._write()
             return self._known
 
+    def fresh(self) -> list[Token]:
+        """Return what is known if that is new enough, without waiting for anything; else the same as `all`."""
+        return self._known if self.is_fresh else self.all()
+
     def use(self, token: Token, wall: float) -> None:
         """Note the use of a token, at most once a minute."""
         if wall - self._written_at.get(token.name, float("-inf")) >= USED_EVERY_S:
@@ -220,6 +224,7 @@ class Gate:
         self._options = options
         self.tokens = Tokens(store, clock)
         self.failures = Failures(clock)
+        self._ended: OrderedDict[str, float] = OrderedDict()  # cookies that were taken back, and when they expire
 
     def user(self, headers: Mapping[str, str], origin: Origin) -> tuple[User, Token | None]:
         """Return the user and the token. Raises `unauthenticated`, or `rate_limited`."""
@@ -229,7 +234,7 @@ class Gate:
             return self._by_secret(bearer, origin.client, wall)
         cookie = session_cookie(headers)
         if cookie is not None:
-            token = token_of_session(cookie, self.tokens.all(), wall)
+            token = self._of_session(cookie, wall)
             if token is not None:
                 self.tokens.use(token, wall)
                 return _user(token), token
@@ -239,6 +244,33 @@ class Gate:
         if not self._options.needs_token and origin.is_forwarded:
             why += "; a request that a proxy forwards needs a token also on loopback"
         raise _unauthenticated(why)
+
+    def _of_session(self, cookie: str, wall: float) -> Token | None:
+        return None if cookie in self._ended else token_of_session(cookie, self.tokens.fresh(), wall)
+
+    def end_session(self, cookie: str) -> None:
+        """Refuse a cookie from now on, until it expires by itself."""
+        wall = self._clock.wall()
+        while self._ended and next(iter(self._ended.values())) < wall:
+            self._ended.popitem(last=False)
+        if self._of_session(cookie, wall) is not None:  # others take no memory
+            self._ended[cookie] = wall + SESSION_S
+
+    def still_holds(self, token: Token | None, cookie: str | None) -> bool:
+        """Say whether a request would still be let in as it was. False if the store cannot say."""
+        if token is None:
+            return True
+        wall = self._clock.wall()
+        try:
+            known = {each.name: each for each in self.tokens.fresh()}
+            if cookie is not None and self._of_session(cookie, wall) is None:
+                return False
+        except HoldfastError:
+            return False
+        found = known.get(token.name)
+        if found is None or not found.is_valid(wall):
+            return False
+        return (found.sha256, found.role, found.queues) == (token.sha256, token.role, token.queues)
 
     def known_user(self, headers: Mapping[str, str]) -> tuple[User, Token] | None:
         """Return the user of a bearer token that is known without asking the store. For the event loop."""

@@ -37,7 +37,9 @@ def login(call: Call) -> Answer:
 
 
 def logout(call: Call) -> Answer:
-    """Take the cookie back."""
+    """Take the cookie back: this server refuses it from now on, and ends its streams."""
+    if call.cookie is not None:
+        call.server.gate.end_session(call.cookie)
     return Answer({}, headers={"set-cookie": cookie_of("", call.origin.is_https, call.base, 0)})
 
 
