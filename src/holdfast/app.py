@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from holdfast.admin import Admin, BatchView
     from holdfast.aio import AsyncApp
     from holdfast.alerts import Alert
+    from holdfast.alerts.messages import WebhookForm
     from holdfast.alerts.rules import AlertKind, ThresholdOptions
     from holdfast.reaper import Report
     from holdfast.worker.embedded import EmbeddedWorker
@@ -126,6 +127,7 @@ class App:
         self.worker_hooks = WorkerHooks()
         self.around: set[str] = set()  # modules that declare middleware, resources or worker hooks
         self.alerts: tuple[Alert, ...] = ()
+        self.flow_looked_at = float("-inf")  # lease time of the last tick that looked for what alerts are about
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: dict[str, Schedule] = {}
         self.queues: dict[str, Setting] = {}  # the limits that it declares
@@ -279,19 +281,23 @@ class App:
         webhook: str | None = None,
         secret: str | None = None,
         private: bool = False,
+        form: WebhookForm | None = None,
         on: Iterable[AlertKind] | None = None,
         **limits: Unpack[ThresholdOptions],
     ) -> None:
-        """Tell people, by these channels, when a job is held or dead, or when zombies are too many; see docs/alerts.md.
+        """Tell people, by these channels, when a job is held or dead, a queue is behind and so on: docs/alerts.md.
 
         command: a program and its arguments. webhook: an https address; each request is signed with `secret`; one on a
-        private network needs `private`. on: only these of "held", "dead", "crashes", "zombie_rate", "false_positives",
-        "late_schedules".
-        limits: `crashes=2`, `zombies_max=20`, `false_max=0.05`, `window_s=600`, `again_s=300`.
+        private network needs `private`; form="slack" for the webhooks of Slack and the like. on: only these of "held",
+        "dead", "crashes", "zombie_rate", "false_positives", "late_schedules", "backlog", "no_worker", "silent_worker",
+        "unknown_task", "recovery_rate", "slow_detection", "error_rate".
+        limits: `crashes=2`, `zombies_max=20`, `false_max=0.05`, `backlog_s=600`, `unserved_s=120`, `silent_s=30`,
+        `recovered_min=0.9`, `detection_s=60`, `errors_max=0.5`, `window_s=600`, `again_s=300`.
         """
         from holdfast.alerts import declare
 
-        told = declare(log=log, command=command, webhook=webhook, secret=secret, private=private, on=on, limits=limits)
+        to: dict[str, Any] = {"log": log, "command": command, "webhook": webhook, "private": private, "form": form}
+        told = declare(**to, secret=secret, on=on, limits=limits)
         self.alerts = (*self.alerts, told)
 
     def middleware(self, layer: L) -> L:

@@ -22,6 +22,8 @@ _numbers = itertools.count(1)
 def line(kind: str, at: float = NOW, **given: Any) -> Line:
     number = next(_numbers)
     named: dict[str, Any] = {"job_id": f"job-{number}", "fence": 1, "task": "t", "reason": "it broke"}
+    if kind == "late":
+        named["job_id"] = ""
     named |= {"death": f"w-{number}", "worker": f"box/{number}", "host": "h"} | given
     return Line(seq=number, at=at, kind=kind, **{"worker_id": named["death"]} | named)
 

@@ -21,11 +21,12 @@ from holdfast.cli.alerts import test as the_test
 from holdfast.clock import SystemClock, pause
 from holdfast.core import acts
 from holdfast.core.machine import State
+from holdfast.core.verdict import Failed
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
 from tests.alerts.receiver import Receiver, receiving
 from tests.cli.conftest import Run, lose
-from tests.factory import enrol, job_in, move, start
+from tests.factory import enrol, job_in, move, settle, start
 
 SECRET = "s3cret-s3cret"
 
@@ -91,6 +92,11 @@ def test_limits_are_taken_from_options_and_from_the_environment(monkeypatch: pyt
     [alert] = alerts_of(the_test.make_context("test", ["--alert-log"]).params)
     assert alert.limits == Thresholds(zombies_max=50, window_s=60.0, again_s=5.0)
     assert alert.on == ("held", "dead")
+    monkeypatch.setenv("HOLDFAST_ALERT_LIMIT", "backlog_s=60 recovered_min=0.5 errors_max=0.1")
+    monkeypatch.setenv("HOLDFAST_ALERT_FORM", "slack")
+    [alert] = alerts_of(the_test.make_context("test", ["--alert-webhook", "https://example.org/"]).params)
+    assert alert.limits == Thresholds(backlog_s=60.0, recovered_min=0.5, errors_max=0.1)
+    assert alert.channels[0].identity == "slack https://example.org/"
 
 
 def test_a_channel_that_takes_nothing_ends_with_1(run: Run, receiver: Receiver) -> None:
@@ -106,6 +112,8 @@ def test_a_channel_that_takes_nothing_ends_with_1(run: Run, receiver: Receiver) 
     [
         ["alerts", "test"],
         ["alerts", "test", "--alert-private"],
+        ["alerts", "test", "--alert-form", "slack"],
+        ["alerts", "test", "--alert-webhook", "https://example.org/", "--alert-form", "party"],
         ["alerts", "test", "--alert-on", "held"],
         ["alerts", "test", "--alert-log", "--alert-on", "party"],
         ["alerts", "test", "--alert-limit", "crashes=3"],
@@ -320,3 +328,54 @@ def test_a_worker_tells_of_the_job_that_died_with_its_process(tmp_path: Path, re
     assert (receiver.told[0]["kind"], receiver.told[0]["task"]) == ("held", "jobs.charge")
     assert "was killed by SIGKILL" in receiver.told[0]["text"]
     assert SECRET not in log
+
+
+FAILING = """
+import os
+from holdfast import App
+
+app = App("sqlite:///jobs.db")
+app.alert(webhook=os.environ["HOOK"], private=True, form="slack", on=["error_rate"])
+
+@app.task
+def pay() -> None: ...
+
+if __name__ == "__main__":
+    app.tick(5)
+"""
+WAYS = {
+    "worker": ["-m", "holdfast", "worker", "jobs:app"],
+    "reaper": ["-m", "holdfast", "reaper", "jobs:app"],
+    "scan": ["-m", "holdfast", "scan", "jobs:app", "--fix"],
+    "tick": ["jobs.py"],
+}
+
+
+@pytest.mark.slow  # a real process of each kind
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_of_running_tells_of_a_task_that_fails(tmp_path: Path, receiver: Receiver, way: str) -> None:
+    (tmp_path / "jobs.py").write_text(FAILING)
+    store: Store = SqliteStore(f"sqlite:///{tmp_path}/jobs.db?synchronous=normal")
+    store.migrate()
+    try:
+        worker = enrol(store, boot_id=SystemClock().boot_id)
+        for _ in range(25):
+            settle(
+                store, start(store, worker, task="shop.pay", attempts_max=1), Failed("no", error_kind="E", origin="a")
+            )
+        store.retire(worker, "stopped")
+    finally:
+        store.close()
+    with subprocess.Popen(
+        [sys.executable, *WAYS[way]], cwd=tmp_path, env={**os.environ, "HOOK": receiver.url}, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            until(lambda: bool(receiver.requests), "the rate was told")
+            if way in ("worker", "reaper"):
+                process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+    [told] = receiver.told
+    text = "🔴 error rate: 100% of the attempts of shop.pay failed: 25 of about 25 in the last 10 min"
+    assert told["text"].split("\n")[0] == text

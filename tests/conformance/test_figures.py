@@ -62,15 +62,18 @@ def test_flow_counts_jobs_that_came_and_jobs_that_ended(store: Store, clock: Fak
     settle(store, start(store, queue="old"), Succeeded())
     clock.advance(100)
     since = clock.wall()
-    settle(store, start(store, queue="mail"), Succeeded())
-    settle(store, start(store, queue="mail", attempts_max=1), Failed("no"))
+    settle(store, start(store, queue="mail", task="t"), Succeeded())
+    settle(store, start(store, queue="mail", task="t", attempts_max=1), Failed("no"))
     add(store, queue="media")
-    found = {(each.queue, each.state): (each.jobs, each.since) for each in store.figures.flow(since)}
+    settle(store, start(store, queue="media", task="crop"), Succeeded())
+    found = {(each.queue, each.task, each.state): (each.jobs, each.since) for each in store.figures.flow(since)}
     assert found == {
-        ("mail", "added"): (2, pytest.approx(since)),
-        ("media", "added"): (1, pytest.approx(since)),
-        ("mail", "done"): (1, pytest.approx(since)),
-        ("mail", "dead"): (1, pytest.approx(since)),
+        ("mail", "t", "added"): (2, pytest.approx(since)),
+        ("media", "t", "added"): (1, pytest.approx(since)),
+        ("media", "crop", "added"): (1, pytest.approx(since)),
+        ("mail", "t", "done"): (1, pytest.approx(since)),
+        ("mail", "t", "dead"): (1, pytest.approx(since)),
+        ("media", "crop", "done"): (1, pytest.approx(since)),
     }
     clock.advance(10)
     speed = rates(store.figures.flow(since), clock.wall())
@@ -81,7 +84,7 @@ def test_flow_says_how_far_back_it_has_looked(store: Store, clock: FakeClock) ->
     since = clock.wall()
     for _ in range(3):
         clock.advance(10)
-        settle(store, start(store, queue="mail"), Succeeded())
+        settle(store, start(store, queue="mail", task="t"), Succeeded())
     found = {each.state: (each.jobs, each.since) for each in store.figures.flow(since, sample=2)}
     assert found == {"added": (2, pytest.approx(since + 20)), "done": (2, pytest.approx(since + 20))}
 

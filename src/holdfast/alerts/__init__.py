@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from holdfast.alerts.channels import Channel, CommandChannel, LogChannel
+from holdfast.alerts.messages import WebhookForm
 from holdfast.alerts.rules import KINDS, AlertKind, ThresholdOptions, Thresholds
 from holdfast.errors import UsageError
 
@@ -30,6 +32,7 @@ def declare(
     webhook: str | None = None,
     secret: str | None = None,
     private: bool = False,
+    form: WebhookForm | None = None,
     on: Iterable[AlertKind] | None = None,
     limits: ThresholdOptions | None = None,
 ) -> Alert:
@@ -46,9 +49,11 @@ def declare(
     if webhook is not None:
         from holdfast.alerts.webhook import Webhook  # TLS and HTTP are loaded by those who use them
 
-        channels.append(Webhook(webhook, secret=secret, private=private))
-    elif secret is not None or private:
-        raise UsageError("secret= and private= are for a webhook, and there is none")
+        if form not in (None, *get_args(WebhookForm)):
+            raise UsageError(f"form={form!r} is not known; write {' or '.join(map(repr, get_args(WebhookForm)))}")
+        channels.append(Webhook(webhook, secret=secret, private=private, form=form or "json"))
+    elif secret is not None or private or form is not None:
+        raise UsageError("secret=, private= and form= are for a webhook, and there is none")
     if not channels:
         raise UsageError("an alert needs a channel: log=True, command=[…] or webhook=…")
     given = limits or {}

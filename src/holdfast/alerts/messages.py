@@ -20,6 +20,10 @@ JOBS_MAX = 10
 NAME_MAX = 200
 REASON_MAX = 300
 TEXT_MAX = 600
+SLACK_JOBS_MAX = 3
+
+
+WebhookForm = Literal["json", "slack"]
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +32,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     status: Literal["new", "more", "over", "test"]
     text: str
-    task: str | None  # None: it is about the fleet
+    task: str | None  # None: it is about the fleet, or about a queue
+    queue: str | None = None
     since: str
     at: str
     jobs_concerned: int = 0
@@ -37,8 +42,8 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def about(self) -> tuple[str, str]:
-        """Name the incident: kind and task. Messages about the same one have the same."""
-        return self.kind, self.task or ""
+        """Name the incident: kind and task, or queue. Messages about the same one have the same."""
+        return self.kind, self.task or self.queue or ""
 
     def body(self, url: str) -> bytes:
         """Write it as JSON, at most `BODY_MAX` bytes. `url` is that of the store, and shown without its password."""
@@ -48,6 +53,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
             "status": self.status,
             "text": one_line(self.text, TEXT_MAX),
             "task": None if self.task is None else one_line(self.task, NAME_MAX),
+            "queue": None if self.queue is None else one_line(self.queue, NAME_MAX),
             "since": self.since,
             "at": self.at,
             "store": one_line(shown_url(url), NAME_MAX),
@@ -58,6 +64,21 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
         while len(body := msgspec.json.encode(told)) > BODY_MAX and told["jobs"]:
             told["jobs"].pop()
         return body
+
+
+def for_slack(message: Message, url: str) -> bytes:
+    """Write a message as Slack, Mattermost and others read it: one text, in which nobody is called by name."""
+    told = one_line(message.text, TEXT_MAX)
+    store = one_line(shown_url(url), NAME_MAX)
+    first = f"{_MARKS[message.status]} {message.kind.replace('_', ' ')}: {told}"
+    lines = [first, *(f"• {job['id']} {job['task']}" for job in map(_shown, message.jobs[:SLACK_JOBS_MAX]))]
+    text = "\n".join([*lines, f"{store}, since {message.since}"])
+    for char, written in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;")):  # else <!channel> would call everybody
+        text = text.replace(char, written)
+    return msgspec.json.encode({"text": text})
+
+
+_MARKS = {"new": "🔴", "more": "🟠", "over": "🟢", "test": "⚪"}
 
 
 def a_test(wall: float) -> Message:

@@ -14,7 +14,6 @@ one has the duty. It gives the duty back before it sends: the next such program 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import queue
 import threading
@@ -27,17 +26,17 @@ import msgspec
 from holdfast.alerts import Alert, fingerprint
 from holdfast.alerts.channels import Channel
 from holdfast.alerts.messages import Message
-from holdfast.alerts.rules import LINES_MAX, Incidents, Line, Reported
+from holdfast.alerts.rules import KINDS_OF_JOURNAL, LINES_MAX, STANDING, Incidents, Line, Reported
+from holdfast.alerts.standing import StandingReader
 from holdfast.clock import Clock, pause
+from holdfast.core.autopsy import silence_of
 from holdfast.core.crash_fingerprint import death_of
-from holdfast.core.durations import iso
 from holdfast.core.machine import State
-from holdfast.core.records import Event, Filter, Schedule
+from holdfast.core.records import Duty, Event, Filter
 from holdfast.core.replay import ASKED_KINDS, asked_since
-from holdfast.core.schedule import LATE_S, late
 from holdfast.core.text import counted
 from holdfast.duties import DutyHolder
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import HoldfastError
 from holdfast.hooks import Hooks
 from holdfast.ids import new_id
 from holdfast.service import Service
@@ -46,7 +45,6 @@ from holdfast.stores.protocol import Store, rows_of
 log = logging.getLogger("holdfast.alerts")
 
 LOOK_S = 5.0  # how often to look
-SCHEDULES_S = 15.0  # how often to look at the schedules
 TTL_S = 15.0  # of the duty
 OVERLAP_S = 60.0  # a line may become visible this long after its instant
 WAITING_MAX = 100  # messages that wait for a slow channel
@@ -72,6 +70,7 @@ class Notifier:
         *,
         name: str,
         interval_s: float = LOOK_S,
+        stays: bool = True,
     ) -> None:
         self._store = store
         self._clock = clock
@@ -83,8 +82,9 @@ class Notifier:
         self._note_is_old = False  # something was sent since it was left
         self._book = JournalReader(store)
         self._rows = JobRows(store)
-        self._late_lines: list[Line] = []
-        self._schedules_at = float("-inf")
+        on = frozenset(kind for alert in alerts for kind in alert.on)
+        window_s = max((alert.limits.window_s for alert in alerts), default=0.0)
+        self._standing = StandingReader(store, on, window_s, stays=stays)
         self._incidents: list[Incidents] = []
         self._service = Service(
             "holdfast-alerts", self.look, clock, log, interval_s, "alerts wait until it is back", leave=self._leave
@@ -111,8 +111,9 @@ class Notifier:
         if duty is None:
             self._term = 0
             return
-        now = self._store.now().wall
-        lines = [*self._book.read(now, self._span_s), *self._late(now)]
+        moment = self._store.now()
+        now = moment.wall
+        lines = [*self._book.read(now, self._span_s), *self._standing.lines(moment)]
         if duty.term != self._term:
             self._begin(duty.note)
             self._term = duty.term
@@ -125,24 +126,43 @@ class Notifier:
                 for channel in alert.channels:
                     self._outboxes[channel].put(message)
 
-    def once(self, since: float, timeout_s: float) -> None:
+    def once(self, since: float, timeout_s: float, *, looks: bool = True) -> None:
         """Tell what happened since that wall time, as news, and end within about `timeout_s`.
 
-        Raises `StoreError` when the store does. If another process keeps the duty, that process sends them.
+        looks: tell also what stands, once, and its end: the note remembers what was sent. Raises `StoreError` when the
+        store does. If another process keeps the duty, that process sends them.
         """
-        if not self._store.journal(kinds=KINDS, since=since, limit=1):
+        news = bool(self._store.journal(kinds=KINDS, since=since, limit=1))
+        looks = looks and self._standing.is_needed
+        if not news and not looks:
             return
         give_up_at = self._clock.lease() + timeout_s
-        if self._takes_turn():
+        standing = self._standing.lines(self._store.now()) if looks else []
+        duty = self._takes_turn() if news or standing else self._post.duty()
+        if duty is not None:
             now = self._store.now().wall
             lines = self._book.read(now, self._span_s)
-            self._incidents = [Incidents(alert.on, alert.limits) for alert in self._alerts]
-            for incidents in self._incidents:
-                incidents.skip([line for line in lines if line.at < since])
-            self._update(lines, now)
-            self._post.resign()
+            old = [line for line in lines if line.at < since]
+            self._tell_once([*lines, *standing], old, reported_in(duty.note or ""), now, looks)
         for outbox in self._outboxes.values():
             outbox.leave(max(0.0, give_up_at - self._clock.lease()))
+
+    def _tell_once(
+        self, lines: Sequence[Line], old: Sequence[Line], told: Sequence[Reported], now: float, looks: bool
+    ) -> None:
+        """Send what is new in these lines, and give the duty back with a note of what stands."""
+        self._incidents = [Incidents(alert.on, alert.limits) for alert in self._alerts]
+        told = told if len(told) == len(self._alerts) else [Reported([], {}) for _ in self._alerts]
+        for incidents, before in zip(self._incidents, told, strict=True):
+            incidents.resume_standing(before if looks else Reported([], {}))
+            incidents.skip(old)
+        self._update(lines, now)
+        after = [
+            Reported.joined(before.of(KINDS_OF_JOURNAL), incidents.reported().of(STANDING))
+            for incidents, before in zip(self._incidents, told, strict=True)
+        ]
+        is_other = looks and after != list(told)
+        self._post.resign(msgspec.json.encode(after).decode() if is_other else None)
 
     def resign(self) -> None:
         """Give the duty back, if it is ours, with a note of what was sent; never raises."""
@@ -157,21 +177,14 @@ class Notifier:
     def _note(self) -> str:
         return msgspec.json.encode([incidents.reported() for incidents in self._incidents]).decode()
 
-    def _late(self, now: float) -> list[Line]:
-        """Return a line for each late schedule, if the alert asks for that; looks again only after a while."""
-        if any("late_schedules" in alert.on for alert in self._alerts) and now - self._schedules_at >= SCHEDULES_S:
-            self._late_lines = [line for each in self._store.schedules() if (line := late_line(each, now)) is not None]
-            self._schedules_at = now
-        return self._late_lines
-
-    def _takes_turn(self) -> bool:
+    def _takes_turn(self) -> Duty | None:
         """Take the duty; wait a little while another program that does not stay has it."""
         for left in reversed(range(TURNS)):
-            if self._post.duty() is not None:
-                return True
+            if (duty := self._post.duty()) is not None:
+                return duty
             if left:
                 pause(TURN_S / TURNS)
-        return False
+        return None
 
     def _leave(self) -> None:
         try:
@@ -182,13 +195,23 @@ class Notifier:
 
 
 def tell_once(
-    store: Store, clock: Clock, alerts: Sequence[Alert], *, name: str, since: float, timeout_s: float = LEAVE_S
+    store: Store,
+    clock: Clock,
+    alerts: Sequence[Alert],
+    *,
+    name: str,
+    since: float,
+    timeout_s: float = LEAVE_S,
+    looks: bool = True,
 ) -> None:
-    """Tell what happened since that wall time, for a program that does not stay. A store that fails is only logged."""
+    """Tell what happened since that wall time, for a program that does not stay. A store that fails is only logged.
+
+    looks: tell also what stands, such as a backlog.
+    """
     if not alerts:
         return
     try:
-        Notifier(store, clock, alerts, name=name).once(since, timeout_s)
+        Notifier(store, clock, alerts, name=name, stays=False).once(since, timeout_s, looks=looks)
     except HoldfastError as error:
         log.error("alerts are not sent: %s", error)
 
@@ -282,6 +305,8 @@ class JournalReader:
                     worker=_text(event.detail, "worker"),
                     host=_text(event.detail, "host"),
                     reason=_text(event.detail, "reason", "note", "cause", "question"),
+                    decision=_text(event.detail, "decision"),
+                    silent_s=silence_of(event.at, event.detail) if event.kind == "zombie" else None,
                     crashes=crashes.get(event.job_id, 0),
                 )
             )
@@ -385,29 +410,6 @@ class Outbox:
         log.error("%s: the alert on %s (%s) was not sent: %s", self._channel.name, message.kind, message.status, why)
         if message.status == "over":
             self._complained.discard(message.about)
-
-
-def late_line(schedule: Schedule, now: float) -> Line | None:
-    """Return the line that tells of a late schedule; None if it is not late. One instant always gets the same `seq`."""
-    try:
-        overdue = late(schedule, now)
-    except UsageError:
-        return None  # a time zone that is not known here
-    if overdue is None:
-        return None
-    name = hashlib.sha256(f"{schedule.key} {overdue.since}".encode()).hexdigest()
-    return Line(
-        seq=-int(name[:15], 16),  # below every line of the journal
-        at=overdue.since + LATE_S,
-        kind="late",
-        job_id="",
-        fence=0,
-        task=schedule.job.task,
-        queue=schedule.job.queue,
-        reason=f"no program fired its instant of {iso(overdue.since)}",
-        schedule=schedule.key,
-        instants=overdue.instants,
-    )
 
 
 def _text(detail: dict[str, Any], *names: str) -> str:

@@ -1,14 +1,15 @@
-"""Find what is worth an alert: a pure reading of the journal, and of the schedules that are late.
+"""Find what is worth an alert: a pure reading of the journal, and of conditions that stand.
 
     lines of the journal ──▶ findings (over a window, now) ──▶ incidents (new, more of it, over) ──▶ messages
 
 The journal says what has happened, and the rows what is still so: of the jobs that were held or have died, only those
-that still are so are sent.
+that still are so are sent. A condition that stands, such as a backlog, has a line for as long as it does; see
+`standing.py`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,17 +18,30 @@ from typing import Any, Literal, Protocol, TypedDict, get_args
 import msgspec
 
 from holdfast.alerts.messages import JOBS_MAX, Message, span
-from holdfast.core.durations import iso
-from holdfast.core.text import counted
+from holdfast.core.durations import duration, iso
+from holdfast.core.text import counted, listed
 from holdfast.errors import UsageError
 
-AlertKind = Literal["held", "dead", "crashes", "zombie_rate", "false_positives", "late_schedules"]
+AlertKind = Literal[
+    "held", "dead", "crashes", "zombie_rate", "false_positives", "late_schedules",
+    "backlog", "no_worker", "silent_worker", "unknown_task", "recovery_rate", "slow_detection", "error_rate",
+]  # fmt: skip
 KINDS: tuple[AlertKind, ...] = get_args(AlertKind)
-Key = tuple[AlertKind, str]  # of an incident: its kind, and the task; "" for a rate, which is the fleet's
+OF_QUEUES = frozenset[AlertKind]({"backlog", "no_worker"})
+# These are read from the state of the store, and not from the journal.
+STANDING = frozenset[AlertKind](
+    {"late_schedules", "backlog", "no_worker", "silent_worker", "unknown_task", "error_rate"}
+)
+KINDS_OF_JOURNAL = frozenset(KINDS) - STANDING
+# The kind of an incident, and its task or, if it is one of `OF_QUEUES`, its queue; "" for what is the fleet's.
+Key = tuple[AlertKind, str]
 
 FALSE_MAX = 0.05  # a larger share of false positives wants longer leases
 LINES_MAX = 20_000  # of a worse storm only the newest lines are counted
 FALSE_WINDOWS = 6  # a late report may come long after its zombie was found, so that share is taken over more windows
+LOST_LEAST = 10  # of fewer lost attempts no share is taken
+ERRORS_LEAST = 20  # of fewer failed attempts neither
+WORKERS_NAMED = 3
 
 
 class ThresholdOptions(TypedDict, total=False):
@@ -38,6 +52,12 @@ class ThresholdOptions(TypedDict, total=False):
     false_max: float
     window_s: float
     again_s: float
+    backlog_s: float
+    unserved_s: float
+    silent_s: float
+    recovered_min: float
+    detection_s: float
+    errors_max: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +69,12 @@ class Thresholds:
     false_max: float = FALSE_MAX
     window_s: float = 600.0
     again_s: float = 300.0  # pause before more of the same is sent
+    backlog_s: float = 600.0  # how long a job may be due that a worker would claim
+    unserved_s: float = 120.0  # how long a job may be due that no worker would claim: a deploy takes its time
+    silent_s: float = 30.0  # how long a worker may be silent, after the beats that it may miss
+    recovered_min: float = 0.9  # share of the lost attempts whose jobs go on without a person
+    detection_s: float = 60.0  # how long a lost attempt may have been silent when it is found
+    errors_max: float = 0.5  # share of the attempts of a task that may fail
 
     def __post_init__(self) -> None:
         if self.crashes < 1:
@@ -59,6 +85,13 @@ class Thresholds:
             raise UsageError(f"false_max={self.false_max} must be from 0 up to 1, such as 0.05")
         if not 1 <= self.window_s <= 86_400:
             raise UsageError(f"window_s={self.window_s} must be between a second and a day")
+        for name in ("backlog_s", "unserved_s", "silent_s", "detection_s"):
+            if not 0 <= getattr(self, name) <= 365 * 86_400:
+                raise UsageError(f"{name}={getattr(self, name)} must be a number of seconds, at most a year")
+        if not 0 <= self.recovered_min <= 1:
+            raise UsageError(f"recovered_min={self.recovered_min} must be from 0 to 1, such as 0.9")
+        if not 0 <= self.errors_max < 1:
+            raise UsageError(f"errors_max={self.errors_max} must be from 0 up to 1, such as 0.5")
         if not 0 <= self.again_s <= self.window_s / 2:  # else what came in between could leave the window untold
             raise UsageError(f"again_s={self.again_s} must be at most half of window_s={self.window_s}")
 
@@ -70,7 +103,11 @@ class Thresholds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """The part of a journal event that an alert needs. It never has a payload, a result or an argument."""
+    """The part of a journal event that an alert needs, or what stands. It never has a payload, a result or an argument.
+
+    A condition that stands is not in the journal: its `seq` is negative, the same for as long as it stands, and `at` is
+    when it began.
+    """
 
     seq: int
     at: float
@@ -85,8 +122,12 @@ class Line:
     host: str = ""
     reason: str = ""
     crashes: int = 0  # of the job, this one included
-    schedule: str | None = None  # of a schedule that is late: its key. Such a line is not in the journal,
-    instants: int = 0  # and says how many of its instants came and were not fired
+    decision: str = ""  # of a zombie
+    silent_s: float | None = None  # of a zombie: from the last sign of life until it was found
+    schedule: str | None = None  # of a schedule that is late: its key,
+    instants: int = 0  # and how many of its instants came and were not fired
+    amount: int = 0  # of a queue or an unknown task: due jobs that were looked at; of an error rate: failed attempts
+    out_of: int = 0  # all attempts of the task, as far as they are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +164,13 @@ def find(
     if "late_schedules" in on:
         # A schedule has a line for as long as it is late.
         found |= _by_task("late_schedules", [line for line in lines if line.kind == "late" and line.at <= now])
+    if "recovery_rate" in on:
+        found |= _recovery_rate([line for line in lines if now - limits.longest_s < line.at <= now], limits)
+    if "slow_detection" in on:
+        found |= _slow_detection([line for line in recent if line.kind == "zombie"], limits)
+    for kind, rule in _STANDING.items():
+        if kind in on:
+            found |= rule([line for line in lines if line.kind == kind], now, limits, known)
     return found
 
 
@@ -239,8 +287,149 @@ def _false_positives(lines: Sequence[Line], limits: Thresholds) -> dict[Key, Sym
     }
 
 
+def _recovery_rate(lines: Sequence[Line], limits: Thresholds) -> dict[Key, Symptom]:
+    """Find lost attempts whose jobs do not go on by themselves: held, dead, or found by nobody."""
+    lost = [line for line in lines if line.kind in ("zombie", "overdue")]
+    stuck = [line for line in lost if line.kind == "overdue" or line.decision in ("hold", "bury")]
+    rate = 1 - len(stuck) / max(len(lost), 1)
+    if len(lost) < LOST_LEAST or rate >= limits.recovered_min:
+        return {}
+    words = {"hold": "held", "bury": "dead", "": "with a lease that ran out and that nobody has settled"}
+    number = Counter(words[line.decision] for line in stuck)
+    numbers: dict[str, Any] = {
+        "zombies": len(lost),
+        "recovered": len(lost) - len(stuck),
+        "rate": round(rate, 4),
+        "rate_min": limits.recovered_min,
+        "window_s": limits.longest_s,
+    }
+    rest = ", ".join(f"{jobs} {word}" for word, jobs in number.most_common())
+    text = (
+        f"only {rate:.0%} of {len(lost)} attempts that lost their worker in {span(limits.longest_s)} run again: {rest}"
+    )
+    return {("recovery_rate", ""): Symptom(stuck, lambda *_: text, numbers)}
+
+
+def _slow_detection(zombies: Sequence[Line], limits: Thresholds) -> dict[Key, Symptom]:
+    late = [line for line in zombies if line.silent_s is not None and line.silent_s > limits.detection_s]
+    if not late:
+        return {}
+    worst = max(late, key=lambda line: line.silent_s or 0.0)
+    numbers: dict[str, Any] = {
+        "slow": len(late),
+        "zombies": len(zombies),
+        "worst_s": round(worst.silent_s or 0.0, 1),
+        "detection_s": limits.detection_s,
+        "window_s": limits.window_s,
+    }
+    share = f"{len(late)} of {counted(len(zombies), 'lost attempt')} in {span(limits.window_s)}"
+    silent = f"had been silent for more than {duration(limits.detection_s)} when it was found"
+    where = f"the worst for {duration(worst.silent_s or 0.0)} ({worst.task} on {worst.worker or 'an unknown worker'})"
+    text = f"{share} {silent}, {where}; is a reaper alive, and are leases that long?"
+    return {("slow_detection", ""): Symptom(late, lambda *_: text, numbers)}
+
+
+# ----------------------------------------------------------------------------------------- what stands
+
+
+def _stood(line: Line, now: float, limit_s: float, share: float, key: Key, known: Collection[Key]) -> bool:
+    """Say whether it has stood for too long; an open incident is over only below a share of the limit, or when the line
+    is no longer there."""
+    if key in known:
+        return share == 0 or now - line.at > limit_s * share
+    return now - line.at > limit_s
+
+
+def _backlog(lines: Sequence[Line], now: float, limits: Thresholds, known: Collection[Key]) -> dict[Key, Symptom]:
+    found: dict[Key, Symptom] = {}
+    for line in lines:
+        key: Key = ("backlog", line.queue or "")
+        if _stood(line, now, limits.backlog_s, 0.5, key, known):
+            waits = f"its oldest job has been due for {duration(now - line.at)}"
+            text = f"queue {line.queue} is behind: {waits}, and {counted(line.amount, 'job')} or more are due"
+            numbers = {"waited_s": round(now - line.at, 1), "backlog_s": limits.backlog_s, "due": line.amount}
+            found[key] = Symptom([line], partial(_said, text), numbers)
+    return found
+
+
+def _no_worker(lines: Sequence[Line], now: float, limits: Thresholds, known: Collection[Key]) -> dict[Key, Symptom]:
+    found: dict[Key, Symptom] = {}
+    for line in lines:
+        key: Key = ("no_worker", line.queue or "")
+        if _stood(line, now, limits.unserved_s, 0.0, key, known):
+            text = f"no worker serves queue {line.queue}, and {counted(line.amount, 'job')} or more are due there"
+            numbers = {"unserved_s": limits.unserved_s, "due": line.amount, "since": iso(line.at)}
+            found[key] = Symptom([line], partial(_said, text), numbers)
+    return found
+
+
+def _unknown_task(lines: Sequence[Line], now: float, limits: Thresholds, known: Collection[Key]) -> dict[Key, Symptom]:
+    tasks: dict[str, list[Line]] = defaultdict(list)
+    for line in lines:
+        if _stood(line, now, limits.unserved_s, 0.0, ("unknown_task", line.task), known):
+            tasks[line.task].append(line)
+    found: dict[Key, Symptom] = {}
+    for task, due in tasks.items():
+        jobs, queues = sum(line.amount for line in due), [str(line.queue) for line in due]
+        where = f"in {'queue' if len(queues) == 1 else 'queues'} {listed(queues, WORKERS_NAMED)}"
+        text = f"no living worker has task {task}, and {counted(jobs, 'job')} or more of it are due {where}"
+        numbers = {"unserved_s": limits.unserved_s, "due": jobs, "queues": queues[:JOBS_MAX]}
+        found["unknown_task", task] = Symptom(due, partial(_said, text), numbers)
+    return found
+
+
+def _silent_worker(lines: Sequence[Line], now: float, limits: Thresholds, known: Collection[Key]) -> dict[Key, Symptom]:
+    key: Key = ("silent_worker", "")
+    stood = (line for line in lines if _stood(line, now, limits.silent_s, 0.0, key, known))
+    silent = sorted(stood, key=lambda line: line.at)
+    if not silent:
+        return {}
+    numbers = {"workers": len(silent), "names": [line.worker for line in silent[-JOBS_MAX:]]}
+
+    def text(fresh: Sequence[Line], _jobs: int) -> str:
+        last = fresh[-1]
+        what = f"worker {last.worker} on {last.host} is silent: {last.reason}"
+        if len(silent) == 1:
+            return f"{what}; it hangs, was stopped or has died, and nobody has settled its jobs yet"
+        names = listed([line.worker for line in silent], WORKERS_NAMED)
+        return f"{len(silent)} workers are silent ({names}); {what}"
+
+    return {key: Symptom(silent, text, numbers)}
+
+
+def _error_rate(lines: Sequence[Line], now: float, limits: Thresholds, known: Collection[Key]) -> dict[Key, Symptom]:
+    found: dict[Key, Symptom] = {}
+    for line in lines:
+        key: Key = ("error_rate", line.task)
+        rate = line.amount / max(line.out_of, line.amount, 1)
+        most = limits.errors_max / 2 if key in known else limits.errors_max
+        if line.amount >= ERRORS_LEAST and rate > most:
+            text = f"{rate:.0%} of the attempts of {line.task} failed: {line.reason}"
+            numbers = {
+                "failed": line.amount,
+                "attempts": line.out_of,
+                "rate": round(rate, 4),
+                "rate_max": limits.errors_max,
+            }
+            found[key] = Symptom([line], partial(_said, text), numbers)
+    return found
+
+
+def _said(text: str, _lines: Sequence[Line], _jobs: int) -> str:
+    return text
+
+
+_STANDING: dict[AlertKind, Callable[[Sequence[Line], float, Thresholds, Collection[Key]], dict[Key, Symptom]]] = {
+    "backlog": _backlog,
+    "no_worker": _no_worker,
+    "unknown_task": _unknown_task,
+    "silent_worker": _silent_worker,
+    "error_rate": _error_rate,
+}
+
+
 def _jobs(lines: Iterable[Line]) -> int:
-    return len({line.job_id for line in lines if line.schedule is None})
+    return len({line.job_id for line in lines if line.job_id})
 
 
 # --------------------------------------------------------------------------------------------- incidents
@@ -276,6 +465,15 @@ class Reported(msgspec.Struct):
     open: list[tuple[AlertKind, str, Incident]]
     lines: dict[AlertKind, list[int]]  # by their seq
 
+    def of(self, kinds: Collection[AlertKind]) -> Reported:
+        """Return the part that is about these kinds."""
+        lines = {kind: seqs for kind, seqs in self.lines.items() if kind in kinds}
+        return Reported([each for each in self.open if each[0] in kinds], lines)
+
+    @staticmethod
+    def joined(one: Reported, other: Reported) -> Reported:
+        return Reported([*one.open, *other.open], one.lines | other.lines)
+
 
 class Incidents:
     """Remembers what one alert has reported: the start of each incident, its growth at intervals, and its end."""
@@ -296,10 +494,14 @@ class Incidents:
         self._open = {(kind, task): incident for kind, task, incident in reported.open}
         self._reported |= {kind: set(seqs) for kind, seqs in reported.lines.items()}
 
+    def resume_standing(self, reported: Reported) -> None:
+        """Continue what stands from what an earlier program has sent, and nothing else."""
+        self.resume(reported.of(STANDING))
+
     def skip(self, lines: Sequence[Line]) -> None:
         """Treat these lines as reported and every incident as closed: the next one of each kind is new."""
-        for reported in self._reported.values():
-            reported |= {line.seq for line in lines}
+        for kind in KINDS_OF_JOURNAL:
+            self._reported[kind] |= {line.seq for line in lines}
 
     def update(self, lines: Sequence[Line], now: float, rows: Rows) -> list[Message]:
         """Return the messages to send now. If `rows` raises, nothing was changed, and nothing counts as sent."""
@@ -323,6 +525,7 @@ class Incidents:
             kind, task = key
             if task not in held if kind == "held" else key not in found:
                 del self._open[key]
+                self._reported[kind] -= {line.seq for line in lines if _subject(kind, line) == task}
                 text = f"over: {self._relief(key)}"
                 messages.append(_message(key, "over", text, incident, now, (), 0, {"told": incident.reported}))
         here = {line.seq for line in lines}
@@ -367,7 +570,21 @@ class Incidents:
             "zombie_rate": f"at most {self._limits.zombies_max // 2} attempts lost their worker in {window}",
             "false_positives": f"false positives are at most {self._limits.false_max:.0%} again",
             "late_schedules": f"no schedule of {task} is late any more",
+            "backlog": f"no job of queue {task} waits for that long any more",
+            "no_worker": f"a worker serves queue {task} again, or nothing is due there",
+            "silent_worker": "no worker is silent any more",
+            "unknown_task": f"a worker has {task} again, or none of it is due",
+            "recovery_rate": f"at least {self._limits.recovered_min:.0%} of lost attempts run again",
+            "slow_detection": f"no lost attempt was found late for {window}",
+            "error_rate": f"at most {self._limits.errors_max / 2:.0%} of the attempts of {task} fail, or few do",
         }[kind]
+
+
+def _subject(kind: AlertKind, line: Line) -> str | None:
+    """Return what a line that stands is about, as in the key of its incident; None for a line of the journal."""
+    if kind not in STANDING or line.seq >= 0:
+        return None
+    return "" if kind == "silent_worker" else line.queue if kind in OF_QUEUES else line.task
 
 
 def _message(
@@ -380,8 +597,8 @@ def _message(
     jobs_concerned: int,
     numbers: dict[str, Any],
 ) -> Message:
-    kind, task = key
-    latest = {line.job_id: line for line in lines if line.schedule is None}  # a job may have several lines
+    kind, subject = key
+    latest = {line.job_id: line for line in lines if line.job_id}  # a job may have several lines
     jobs = [
         {"id": line.job_id, "task": line.task, "queue": line.queue, "reason": line.reason, "at": iso(line.at)}
         for line in list(reversed(latest.values()))[:JOBS_MAX]
@@ -390,7 +607,8 @@ def _message(
         kind=kind,
         status=status,
         text=text,
-        task=task or None,
+        task=subject or None if kind not in OF_QUEUES else None,
+        queue=subject if kind in OF_QUEUES else None,
         since=iso(incident.since),
         at=iso(now),
         jobs_concerned=jobs_concerned,

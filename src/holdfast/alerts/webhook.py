@@ -20,7 +20,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from holdfast.alerts.channels import Sent
-from holdfast.alerts.messages import Message
+from holdfast.alerts.messages import Message, WebhookForm, for_slack
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import UsageError
 from holdfast.version import __version__
@@ -44,11 +44,17 @@ class Webhook:
     """Posts each message as JSON to one URL.
 
     https only, to public addresses only. With `private` an address of this machine or of a private network will do too,
-    and there, but nowhere else, plain http.
+    and there, but nowhere else, plain http. As `slack` the body is one text, as Slack and Mattermost take it.
     """
 
     def __init__(
-        self, url: str, *, secret: str | None = None, private: bool = False, clock: Clock | None = None
+        self,
+        url: str,
+        *,
+        secret: str | None = None,
+        private: bool = False,
+        form: WebhookForm = "json",
+        clock: Clock | None = None,
     ) -> None:
         try:
             if not url.isascii() or any(char <= " " or char == "\x7f" for char in url):
@@ -67,6 +73,7 @@ class Webhook:
         self._url = url
         self._secret = secret
         self._private = private
+        self._form = form
         self._clock = clock or SystemClock()
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
         self._host = parts.hostname
@@ -78,10 +85,10 @@ class Webhook:
 
     @property
     def identity(self) -> str:
-        return self._url
+        return self._url if self._form == "json" else f"{self._form} {self._url}"
 
     def send(self, message: Message, url: str) -> Sent:
-        body = message.body(url)
+        body = for_slack(message, url) if self._form == "slack" else message.body(url)
         give_up_at = self._clock.lease() + SEND_S
         try:
             addresses = self._addresses()

@@ -8,12 +8,12 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, cast, get_args, get_type_hints
 
 import click
 
 from holdfast.alerts import Alert, declare
-from holdfast.alerts.messages import a_test
+from holdfast.alerts.messages import WebhookForm, a_test
 from holdfast.alerts.rules import KINDS, ThresholdOptions
 from holdfast.cli.base import Command, Group, settings
 from holdfast.cli.loading import import_options, named_app, own_app
@@ -44,7 +44,7 @@ class Limit(ParamType):
         if name not in ThresholdOptions.__annotations__:
             self.fail(f"{value!r} names none of {', '.join(ThresholdOptions.__annotations__)}", param, ctx)
         try:
-            return name, float(number) if name.endswith(("_s", "false_max")) else int(number)
+            return name, float(number) if get_type_hints(ThresholdOptions)[name] is float else int(number)
         except ValueError:
             self.fail(f"{value!r} has no number behind the =", param, ctx)
 
@@ -64,6 +64,11 @@ _flags = options(
         help=f"Send alerts to this https address; signed with ${SECRET}, if that is set.",
     ),
     shared_option("--alert-private", is_flag=True, help="The webhook may be on a private network or on this machine."),
+    shared_option(
+        "--alert-form",
+        type=click.Choice(get_args(WebhookForm)),
+        help="The form of the webhook's requests: json (the default), or slack, for Slack, Mattermost and the like.",
+    ),
     shared_option("--alert-on", type=WordList(KINDS), metavar="A,B", help=f"Only these of: {', '.join(KINDS)}."),
     shared_option(
         "--alert-limit",
@@ -97,7 +102,7 @@ def alerts_of(given: dict[str, Any]) -> tuple[Alert, ...]:
     """Return the alert that these options declare, or none."""
     log, command, webhook = given["alert_log"], given["alert_command"], given["alert_webhook"]
     if not (log or command or webhook):
-        for name in ("alert_private", "alert_on", "alert_limit"):
+        for name in ("alert_private", "alert_form", "alert_on", "alert_limit"):
             if given[name]:
                 raise UsageError(f"--{name.replace('_', '-')} needs --alert-log, --alert-command or --alert-webhook")
         return ()
@@ -114,6 +119,7 @@ def alerts_of(given: dict[str, Any]) -> tuple[Alert, ...]:
         webhook=webhook,
         secret=secret or None,
         private=given["alert_private"],
+        form=given["alert_form"] if webhook else None,
         on=given["alert_on"],
         limits=cast("ThresholdOptions", dict(given["alert_limit"])),
     )

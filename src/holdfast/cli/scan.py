@@ -80,7 +80,7 @@ def scan(
         with Progress("recovering", suspected(store, grace_s) if shown else 0) as progress:
             since, clock = store.now().wall, SystemClock()
             report = reap(store, clock, hooks=hooks, grace_s=grace_s, fix=fix, on_settled=progress.advance)
-        tell_once(store, clock, alerts, name=f"{socket.gethostname()}:scan", since=since, timeout_s=TELL_S)
+        tell_once(store, clock, alerts, name=f"{socket.gethostname()}:scan", since=since, timeout_s=TELL_S, looks=fix)
         view = insight.scan_view(report, store.now(), fixed=fix)
         locked = insight.locked_rows(store)
     if as_json:

@@ -183,7 +183,9 @@ def forget(name: str, app: str | None, by: str, as_json: bool, alerts: tuple[Ale
         recovered = sum(reaper.recover_worker(worker, cause, WorkerExit()).recovered for worker in silent)
         if hooks is not None:
             hooks.flush()
-        tell_once(store, clock, alerts, name=f"{socket.gethostname()}:forget", since=now.wall, timeout_s=TELL_S)
+        tell_once(
+            store, clock, alerts, name=f"{socket.gethostname()}:forget", since=now.wall, timeout_s=TELL_S, looks=False
+        )
     words = f"{clean(name)} forgotten, {recovered} of its jobs recovered"
     show_result(as_json, {"forgotten": len(silent), "recovered": recovered}, words)
 

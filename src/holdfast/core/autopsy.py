@@ -5,6 +5,8 @@ The verdict adds the detector and the cause before it, and the decision after it
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -73,3 +75,24 @@ def autopsy(job: Job, lost_process: LostProcess, now: Moment, facts: dict[str, A
 def lines_of(log: str | None) -> list[str] | None:
     """Return the lines of a job's log, as the journal and people are given them; None without any."""
     return log.split("\n") if log else None
+
+
+def silence_of(at: float, detail: Mapping[str, Any]) -> float | None:
+    """Return how long an attempt had been silent when its loss was found; None if that is not known."""
+    signs = [number_in(detail.get("seconds_since_beat")), _since(at, detail.get("claimed_at"))]
+    known = [seconds for seconds in signs if seconds is not None]
+    return max(0.0, min(known)) if known else None
+
+
+def number_in(value: object) -> float | None:
+    """Return a number of an event's details; None if there is none."""
+    return float(value) if isinstance(value, int | float) else None
+
+
+def _since(at: float, text: object) -> float | None:
+    if text is None:
+        return None
+    try:
+        return at - datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        return None

@@ -58,13 +58,14 @@ def _backlog(found: list[DueTask], sample: int) -> Backlog:
 
 
 class Flow(msgspec.Struct, frozen=True, array_like=True):
-    """Jobs of a queue that were added, or ended in one state, since an instant: the whole window, or as far back as the
-    store has looked."""
+    """Jobs of one task in a queue that were added, or ended in one state, since an instant: the whole window, or as far
+    back as the store has looked."""
 
     queue: str
     state: str  # "added", or the state in which they ended
     jobs: int
     since: float
+    task: str = ""
 
 
 class Rates(msgspec.Struct, frozen=True):

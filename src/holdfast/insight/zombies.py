@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from statistics import median
 from typing import Any, Literal
 
 from holdfast.alerts.rules import FALSE_MAX, Line
+from holdfast.core.autopsy import number_in, silence_of
 from holdfast.core.crash_fingerprint import Fingerprint, call_of, is_guilty
 from holdfast.core.durations import iso
 from holdfast.core.figures import LostCount, LostLine
@@ -36,8 +36,6 @@ class FoundZombie(Line):
     """A zombie, with what its autopsy says."""
 
     detector: str
-    decision: str
-    silent_s: float | None  # from the last sign of life until it was found
     overdue_s: float | None  # from the end of its lease; only if that is how it was found
     step: str | None  # of a workflow: the one that it was in, where that is known
 
@@ -167,31 +165,11 @@ def _found(line: LostLine, victim: LostJob) -> FoundZombie:
         detector=detector,
         decision=str(detail.get("decision", "unknown")),
         silent_s=silence_of(line.at, detail),
-        overdue_s=_number(detail.get("seconds_overdue")) if detector == "expired" else None,
+        overdue_s=number_in(detail.get("seconds_overdue")) if detector == "expired" else None,
         worker_id=line.worker or "",
         worker=str(detail.get("worker") or line.worker),
         step=detail.get("step"),
     )
-
-
-def silence_of(at: float, detail: Mapping[str, Any]) -> float | None:
-    """Return how long an attempt had been silent when its loss was found; None if that is not known."""
-    signs = [_number(detail.get("seconds_since_beat")), _since(at, detail.get("claimed_at"))]
-    known = [seconds for seconds in signs if seconds is not None]
-    return max(0.0, min(known)) if known else None
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
-
-
-def _since(at: float, text: object) -> float | None:
-    if text is None:
-        return None
-    try:
-        return at - datetime.fromisoformat(str(text)).timestamp()
-    except ValueError:
-        return None
 
 
 # ------------------------------------------------------------------------------------------------ the view

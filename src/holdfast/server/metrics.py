@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from holdfast import insight
 from holdfast.core.access import OPERATORS
+from holdfast.core.autopsy import silence_of
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Filter
 from holdfast.errors import HoldfastError
-from holdfast.insight.zombies import silence_of
 from holdfast.metrics import CONTENT_TYPE, FOLDED, Registry, Series, render
 from holdfast.server.call import Call
 from holdfast.server.routes import Answer, Route

@@ -203,7 +203,7 @@ class Figures(Protocol):
         ...
 
     def flow(self, since: float, sample: int = FLOW_MAX) -> list[Flow]:
-        """Return how many jobs were added to each queue, and ended in it, since that wall time.
+        """Return how many jobs of each task were added to each queue, and ended in it, since that wall time.
 
         Looks at the `sample` jobs that were added last, and at those of each state that ended last: where there were
         more, the instant in the answer is later. Jobs that were deleted meanwhile are not counted.

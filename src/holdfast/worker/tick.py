@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.alerts.notifier import tell_once
+from holdfast.alerts.standing import STANDING_S
 from holdfast.closing import Work
 from holdfast.core.child_exit import EXIT_TOO_OLD
 from holdfast.errors import DutyLost, UsageError
@@ -75,11 +76,22 @@ def _tick(app: App, budget_s: float, options: WorkerOptions, spent: threading.Ev
     app.hooks.flush(min(HOOKS_S, max(0.0, began + budget_s - app.clock.lease() - tell_s)))
     left_s = began + budget_s - app.clock.lease()
     if not app.store.is_served:
-        tell_once(app.store, app.clock, app.alerts, name=runner.name, since=since, timeout_s=max(tell_s, left_s))
+        looks = _looks(app)
+        timeout_s = max(tell_s, left_s)
+        tell_once(app.store, app.clock, app.alerts, name=runner.name, since=since, timeout_s=timeout_s, looks=looks)
     if code == EXIT_TOO_OLD:
         raise schema_too_new(app.store.url, app.store.schema())
     finished = not spent.is_set()
     return TickReport(settled=runner.settled, recovered=runner.recovered, fired=fired, finished=finished)
+
+
+def _looks(app: App) -> bool:
+    """Say whether this tick looks for what stands: of many in this process only some do, as it costs some reads."""
+    now = app.clock.lease()
+    if now - app.flow_looked_at < STANDING_S:
+        return False
+    app.flow_looked_at = now
+    return True
 
 
 def _fire(app: App) -> int:

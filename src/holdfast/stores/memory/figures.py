@@ -71,9 +71,9 @@ class MemoryFigures:
     def flow(self, since: float, sample: int = FLOW_MAX) -> list[Flow]:
         with self._lock:
             jobs = list(self._jobs.values())
-        found = _flow("added", [(job.queue, job.created_at) for job in jobs[::-1][:sample]], since, sample)
+        found = _flow("added", [(job, job.created_at) for job in jobs[::-1][:sample]], since, sample)
         for state in ENDED:
-            ended = [(job.queue, job.ended_at) for job in jobs if job.state is state and job.ended_at is not None]
+            ended = [(job, job.ended_at) for job in jobs if job.state is state and job.ended_at is not None]
             newest = sorted(ended, key=lambda each: -each[1])[:sample]
             found += _flow(state.value, newest, since, sample)
         return found
@@ -109,9 +109,10 @@ class MemoryFigures:
         return LostLine(*said, job.task, job.queue, job.state, job.run_at, *counts, job.lease_s, job.beat_s)
 
 
-def _flow(state: str, newest: list[tuple[str, float]], since: float, sample: int) -> list[Flow]:
-    recent = [(queue, at) for queue, at in newest if at >= since]
+def _flow(state: str, newest: list[tuple[Job, float]], since: float, sample: int) -> list[Flow]:
+    recent = [(job, at) for job, at in newest if at >= since]
     if not recent:
         return []
     first = min(at for _, at in recent) if len(recent) == sample else since
-    return [Flow(queue, state, jobs, first) for queue, jobs in Counter(queue for queue, _ in recent).items()]
+    number = Counter((job.queue, job.task) for job, _ in recent)
+    return [Flow(queue, state, jobs, first, task) for (queue, task), jobs in number.items()]

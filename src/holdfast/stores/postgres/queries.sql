@@ -2099,10 +2099,10 @@ SELECT coalesce(json_agg(json_build_array(queue, priority, task, jobs, oldest)),
 -- The newest jobs, and the newest of each state in which jobs end. If there are more in the window than are looked at, the
 -- oldest of these says how far back that was.
 WITH newest AS (
-    SELECT job.queue, job.created_at
+    SELECT job.queue, job.task, job.created_at
     FROM unnest(%(states)s::text[]) AS each (state)
     CROSS JOIN LATERAL (
-        SELECT one.queue, one.created_at, one.seq FROM {schema}.job AS one
+        SELECT one.queue, one.task, one.created_at, one.seq FROM {schema}.job AS one
         WHERE one.state = each.state
         ORDER BY one.seq DESC
         LIMIT %(sample)s::bigint
@@ -2111,27 +2111,29 @@ WITH newest AS (
     LIMIT %(sample)s::bigint
 ),
 added AS (
-    SELECT queue, count(*) OVER () AS seen, min(created_at) OVER () AS first
+    SELECT queue, task, count(*) OVER () AS seen, min(created_at) OVER () AS first
     FROM newest WHERE created_at >= %(since)s::float8
 ),
 ended AS (
-    SELECT each.state, job.queue, count(*) OVER (PARTITION BY each.state) AS seen,
+    SELECT each.state, job.queue, job.task, count(*) OVER (PARTITION BY each.state) AS seen,
         min(job.ended_at) OVER (PARTITION BY each.state) AS first
     FROM unnest(%(ended)s::text[]) AS each (state)
     CROSS JOIN LATERAL (
-        SELECT one.queue, one.ended_at FROM {schema}.job AS one
+        SELECT one.queue, one.task, one.ended_at FROM {schema}.job AS one
         WHERE one.state = each.state AND one.ended_at IS NOT NULL AND one.ended_at >= %(since)s::float8
         ORDER BY one.ended_at DESC
         LIMIT %(sample)s::bigint
     ) AS job
 )
-SELECT coalesce(json_agg(json_build_array(queue, state, jobs, since)), '[]')::text FROM (
+SELECT coalesce(json_agg(json_build_array(queue, state, jobs, since, task)), '[]')::text FROM (
     SELECT queue, 'added' AS state, count(*) AS jobs,
-        greatest(%(since)s::float8, CASE WHEN max(seen) = %(sample)s THEN min(first) END) AS since
-    FROM added GROUP BY queue
+        greatest(%(since)s::float8, CASE WHEN max(seen) = %(sample)s THEN min(first) END) AS since,
+        task
+    FROM added GROUP BY queue, task
     UNION ALL
-    SELECT queue, state, count(*), greatest(%(since)s::float8, CASE WHEN max(seen) = %(sample)s THEN min(first) END)
-    FROM ended GROUP BY queue, state
+    SELECT queue, state, count(*), greatest(%(since)s::float8, CASE WHEN max(seen) = %(sample)s THEN min(first) END),
+        task
+    FROM ended GROUP BY queue, task, state
 ) AS counted;
 
 -- name: lost

@@ -1381,18 +1381,19 @@ SELECT json_group_array(json_array(queue, priority, task, jobs, oldest)) FROM (
 -- name: flow
 -- The newest jobs, and the newest of each state in which jobs end. If there are more in the window than are looked at, the
 -- oldest of these says how far back that was.
-SELECT json_group_array(json_array(queue, state, jobs, since)) FROM (
-    SELECT queue, 'added' AS state, count(*) AS jobs, max(:since, iif(max(seen) = :sample, min(first), :since)) AS since
+SELECT json_group_array(json_array(queue, state, jobs, since, task)) FROM (
+    SELECT queue, 'added' AS state, count(*) AS jobs, max(:since, iif(max(seen) = :sample, min(first), :since)) AS since,
+        task
     FROM (
-        SELECT queue, created_at, count(*) OVER () AS seen, min(created_at) OVER () AS first
-        FROM (SELECT queue, created_at FROM holdfast_job ORDER BY seq DESC LIMIT :sample)
+        SELECT queue, task, count(*) OVER () AS seen, min(created_at) OVER () AS first
+        FROM (SELECT queue, task, created_at FROM holdfast_job ORDER BY seq DESC LIMIT :sample)
         WHERE created_at >= :since
     )
-    GROUP BY queue
+    GROUP BY queue, task
     UNION ALL
-    SELECT queue, state, count(*), max(:since, iif(max(seen) = :sample, min(first), :since))
+    SELECT queue, state, count(*), max(:since, iif(max(seen) = :sample, min(first), :since)), task
     FROM (
-        SELECT ended.value AS state, job.queue, count(*) OVER (PARTITION BY ended.value) AS seen,
+        SELECT ended.value AS state, job.queue, job.task, count(*) OVER (PARTITION BY ended.value) AS seen,
             min(job.ended_at) OVER (PARTITION BY ended.value) AS first
         FROM json_each('["done", "dead", "cancelled", "rolled_back"]') AS ended
         CROSS JOIN holdfast_job AS job
@@ -1403,7 +1404,7 @@ SELECT json_group_array(json_array(queue, state, jobs, since)) FROM (
             LIMIT :sample
         )
     )
-    GROUP BY queue, state
+    GROUP BY queue, task, state
 );
 
 -- name: lost
