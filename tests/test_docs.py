@@ -213,6 +213,54 @@ for number in range(3):
     assert run.returncode == 0, f"{run.stderr}\n{log}"
 
 
+@pytest.mark.slow  # the cron line starts a program
+def test_the_recipes_of_the_docs_run_jobs_without_a_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_DB", f"sqlite:///{tmp_path}/jobs.db")
+    monkeypatch.setenv("TICK_TOKEN", "sesame")
+    tasks = documented("serverless.md", "tasks", tmp_path, monkeypatch)
+    function, wsgi, asgi = (
+        documented("serverless.md", name, tmp_path, monkeypatch) for name in ("function", "web_wsgi", "web_asgi")
+    )
+    limit = SimpleNamespace(get_remaining_time_in_millis=lambda: 30_000)
+
+    def post(path: str, token: str) -> tuple[int, str]:
+        answers: list[str] = []
+        environ = {"REQUEST_METHOD": "POST", "PATH_INFO": path, "HTTP_AUTHORIZATION": f"Bearer {token}"}
+        body = wsgi.application(environ, lambda status, headers: answers.append(status))
+        return int(answers[0].split()[0]), b"".join(body).decode()
+
+    def apost(path: str, token: str) -> tuple[int, str]:
+        sent: list[dict[str, Any]] = []
+        headers = [(b"authorization", f"Bearer {token}".encode())]
+
+        async def send(message: dict[str, Any]) -> None:
+            sent.append(message)
+
+        scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+        asyncio.run(asgi.application(scope, None, send))
+        return sent[0]["status"], sent[1]["body"].decode()
+
+    def cron() -> None:
+        text = (ROOT / "docs" / "serverless.md").read_text("utf-8")
+        [line] = re.findall(r"^\* \* \* \* \*  (.*)$", text, re.MULTILINE)
+        command = line.replace("/srv/app", str(tmp_path)).replace("holdfast tick", f"{sys.executable} -m holdfast tick")
+        ran = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+        assert (ran.returncode, ran.stdout, ran.stderr) == (0, "", "")
+
+    try:
+        for call in (lambda: function.handler({}, limit), lambda: post("/tick", "sesame"), cron):
+            job = tasks.resize.enqueue("a.mov")
+            call()
+            assert job.result(timeout=0) == "a.mov resized"
+        job = tasks.resize.enqueue("b.mov")
+        for ask in (post, apost):
+            assert [ask("/tick", "please"), ask("/", "sesame")] == [(401, ""), (404, "")]
+        assert job.refresh().state == "ready"
+        assert apost("/tick", "sesame") == (200, "1 settled\n")
+    finally:
+        tasks.app.close()
+
+
 def documented(page: str, module: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Import the first module of this name that a page shows, in a folder of its own."""
     info = f"python file={module}.py"

@@ -692,11 +692,11 @@ class App:
         return report
 
     def tick(self, budget_s: float = 25.0, *, queues: Iterable[str] = (), slots: int = 20) -> TickReport:
-        """Sweep up what dead workers left, then claim and run what is due, all within `budget_s` seconds.
+        """Fire schedules, recover lost jobs, run what is due, send alerts and prune, all within `budget_s` seconds.
 
         For serverless functions, cron jobs and requests: it returns early when nothing is left to do, and gives back
         what it cannot finish in time; a started job with on_crash="hold" is held instead. A handler that does not react
-        to being stopped is left to its lease. Hooks and alerts get what it found.
+        to being stopped is left to its lease. Any number of ticks may run at once.
         """
         with importing:
             from holdfast.worker.options import WorkerOptions

@@ -64,12 +64,15 @@ class Pruner:
         if self._keep:
             self._hooks.flush()
 
-    def once(self) -> int:
-        """Delete all that is due, if the duty is ours; return how many. Raises `StoreError` when the store does."""
+    def once(self, until: float = float("inf")) -> int:
+        """Delete all that is due, if the duty is ours; return how many. Raises `StoreError` when the store does.
+
+        No batch begins after `until`, on the lease clock.
+        """
         deleted = 0
         try:
             for states, age_s in self._keep.rules:
-                while not self._service.stopping.is_set() and (duty := self._post.duty()) is not None:
+                while not self._is_over(until) and (duty := self._post.duty()) is not None:
                     before = self._store.now().wall - age_s
                     point("prune.before")
                     began = self._clock.lease()
@@ -77,7 +80,7 @@ class Pruner:
                     deleted += batch
                     if batch < BATCH:
                         break
-                    self._rest(self._clock.lease() - began)
+                    self._rest(self._clock.lease() - began, until)
             if deleted:
                 self._store.batches.purge(self._store.now().wall - max(age_s for _, age_s in self._keep.rules), BATCH)
         except DutyLost:
@@ -87,8 +90,16 @@ class Pruner:
                 log.info("deleted %d jobs that ended long ago", deleted)
         return deleted
 
-    def _rest(self, took_s: float) -> None:
-        self._clock.wait(self._service.stopping, min(max(REST_MIN_S, REST * took_s), self._interval_s))
+    def resign(self) -> None:
+        """Give the duty back, if it is ours; never raises."""
+        self._post.resign()
+
+    def _is_over(self, until: float) -> bool:
+        return self._service.stopping.is_set() or self._clock.lease() >= until
+
+    def _rest(self, took_s: float, until: float) -> None:
+        rest_s = min(max(REST_MIN_S, REST * took_s), self._interval_s, max(0.0, until - self._clock.lease()))
+        self._clock.wait(self._service.stopping, rest_s)
 
     def _turn(self) -> None:
         self.once()

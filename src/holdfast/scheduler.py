@@ -160,9 +160,10 @@ class Scheduler:
     def __exit__(self, *exc: object) -> None:
         self._service.stop(LEAVE_S)
 
-    def look(self) -> tuple[int, float]:
+    def look(self, until: float = float("inf")) -> tuple[int, float]:
         """Fire what is due, if the duty is ours; return how many that were, and the seconds to the next instant.
 
+        No batch begins after `until`, on the lease clock: the next look fires the rest.
         Raises `StoreError` when the store does, and `DutyLost` when another process took the duty meanwhile.
         """
         if not self._is_needed():
@@ -180,7 +181,7 @@ class Scheduler:
         coming_s = coming_at - now if coming_at is not None else None
         self._full_look_at, self._is_late = local, duty is None and bool(firings)
         self._next_at = local + coming_s if coming_s is not None else None
-        fired, left_s = self._fire_all(firings), LOOK_S if coming_s is None else coming_s
+        fired, left_s = self._fire_all(firings, until), LOOK_S if coming_s is None else coming_s
         self._has_others = any(map(self._is_ours, schedules))
         return fired, min(left_s, LOCKED_S) if self._locked else left_s
 
@@ -238,13 +239,18 @@ class Scheduler:
             self._app.declared = True
             self._declared_at = now
 
-    def _fire_all(self, firings: list[Firing]) -> int:
+    def _fire_all(self, firings: list[Firing], until: float) -> int:
         """Fire in batches; last, and one by one, what was locked the last time."""
         alone = [each for each in firings if each.schedule in self._locked]
         together = [each for each in firings if each.schedule not in self._locked]
         self._locked.clear()
-        fired = sum(self._fire(together[start : start + BATCH]) for start in range(0, len(together), BATCH))
-        return fired + sum(self._fire([each]) for each in alone)
+        batches = [together[start : start + BATCH] for start in range(0, len(together), BATCH)]
+        fired = 0
+        for batch in (*batches, *([each] for each in alone)):
+            if self._clock.lease() >= until:
+                break
+            fired += self._fire(batch)
+        return fired
 
     def _fire(self, firings: list[Firing]) -> int:
         duty = self._post.duty()

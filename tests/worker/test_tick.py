@@ -8,13 +8,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast import App, Context, Retry
 from holdfast.clock import SystemClock
 from holdfast.core.records import OnCrash, Worker
-from holdfast.errors import StoreUnsupported, UsageError
+from holdfast.errors import StoreUnavailable, StoreUnsupported, UsageError
+from holdfast.scheduler import BATCH
+from holdfast.testing import ShiftedClock
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.tick import tick
 from tests.worker.house import until
@@ -46,7 +49,7 @@ def test_the_time_for_firing_schedules_is_part_of_the_budget(monkeypatch: pytest
     ahead, limits = [0.0], []
     real, timer = SystemClock(), threading.Timer
 
-    def fire(_: App) -> int:
+    def fire(_: App, until: float) -> int:
         ahead[0] = 5.0
         return 0
 
@@ -268,3 +271,128 @@ def test_a_slow_hook_does_not_keep_a_tick_beyond_its_budget(app: App) -> None:
     finally:
         release.set()
     assert report.settled == 1
+
+
+class HurriedClock(ShiftedClock):
+    """Its lease clock can be set ahead, too: a budget is spent without waiting."""
+
+    _hurried_s = 0.0
+
+    def lease(self) -> float:
+        return super().lease() + self._hurried_s
+
+    def spend(self, seconds: float) -> None:
+        self._hurried_s += seconds
+
+
+def test_a_schedule_that_was_made_at_run_time_is_fired_by_an_app_that_declares_none() -> None:
+    clock = ShiftedClock()
+    with App("memory://", clock=clock) as app:
+        task = app.task(double)
+        app.schedule("tenant-7", "0 3 * * *", task, [21])
+        clock.advance(25 * 3600)
+        report = app.tick(budget_s=60)
+        assert (report.fired, report.settled) == (1, 1)
+        [job] = app.find(task=task.name)
+        assert job.result(timeout=0) == 42
+        assert app.tick(budget_s=60).fired == 0
+
+
+def test_what_cannot_be_fired_within_half_of_the_budget_is_fired_by_the_next_tick(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = HurriedClock()
+    with App("memory://", clock=clock) as app:
+        task = app.task(double)
+        for number in range(BATCH + 5):
+            app.schedule(f"tenant-{number}", "0 3 * * *", task, [number])
+        clock.advance(25 * 3600)
+        fire = app.store.fire
+
+        def slow(firings: Any, duty: Any) -> Any:
+            answers = fire(firings, duty)
+            clock.spend(6)
+            return answers
+
+        monkeypatch.setattr(app.store, "fire", slow)
+        assert app.tick(budget_s=10).fired == BATCH
+        monkeypatch.undo()
+        assert app.tick(budget_s=60).fired == 5
+
+
+def test_what_is_not_kept_any_more_is_deleted_and_the_duty_is_given_back() -> None:
+    clock = ShiftedClock()
+    with App("memory://", clock=clock, keep={"done": "1h"}) as app:
+        task = app.task(double)
+        old = [task.enqueue(number) for number in range(3)]
+        assert (app.tick(budget_s=60).pruned, old[0].refresh().state) == (0, "done")
+        clock.advance(3700)
+        new = task.enqueue(1)
+        report = app.tick(budget_s=60)
+        assert (report.pruned, report.settled) == (3, 1)
+        assert [job.id for job in app.find()] == [new.id]
+        assert app.store.acquire("pruner", "a resident", 30.0) is not None, "a tick does not keep the duty"
+
+
+def test_a_tick_leaves_pruning_to_the_program_that_has_the_duty() -> None:
+    clock = ShiftedClock()
+    with App("memory://", clock=clock, keep={"done": "1h"}) as app:
+        app.task(double).enqueue(1)
+        app.tick(budget_s=60)
+        clock.advance(3700)
+        assert app.store.acquire("pruner", "a resident", 3600.0) is not None
+        assert app.tick(budget_s=60).pruned == 0
+
+
+def test_a_tick_stops_deleting_when_its_budget_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = HurriedClock()
+    with App("memory://", clock=clock, keep={"done": "1h"}) as app:
+        task = app.task(double)
+        for number in range(4):
+            task.enqueue(number)
+        app.tick(budget_s=60)
+        clock.advance(3700)
+        purge = app.store.purge
+
+        def slow(*arguments: Any, **named: Any) -> int:
+            deleted = purge(*arguments, **named)
+            clock.spend(21)
+            return deleted
+
+        monkeypatch.setattr("holdfast.pruner.BATCH", 1)
+        monkeypatch.setattr(app.store, "purge", slow)
+        assert app.tick(budget_s=20).pruned == 1
+        monkeypatch.undo()
+        assert app.tick(budget_s=60).pruned == 3
+
+
+@pytest.mark.slow  # it waits until the budget is spent: that is what it is about
+def test_a_tick_deletes_also_when_the_jobs_use_up_the_budget() -> None:
+    clock = ShiftedClock()
+    with App("memory://", clock=clock, keep={"done": "1h"}) as app:
+
+        async def long() -> None:
+            await asyncio.sleep(60)
+
+        app.task(double).enqueue(1)
+        app.tick(budget_s=60)
+        clock.advance(3700)
+        app.task(long).enqueue()
+        began = SystemClock().lease()
+        report = app.tick(budget_s=3)
+        assert (report.pruned, report.finished) == (1, False)
+        assert SystemClock().lease() - began < 50
+
+
+def test_a_store_that_fails_while_a_tick_deletes_does_not_hide_what_it_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ShiftedClock()
+    with App("memory://", clock=clock, keep={"done": "1h"}) as app:
+        task = app.task(double)
+
+        def fails(*_: Any, **__: Any) -> int:
+            raise StoreUnavailable("gone")
+
+        task.enqueue(1)
+        monkeypatch.setattr(app.store, "purge", fails)
+        report = app.tick(budget_s=60)
+        assert (report.settled, report.pruned, report.finished) == (1, 0, True)

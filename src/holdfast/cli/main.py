@@ -16,6 +16,7 @@ COMMANDS = {
     "worker": "Run jobs.",
     "server": "Serve the HTTP API and health checks.",
     "enqueue": "Add a job.",
+    "tick": "Run what is due, within a budget, and end.",
     "scan": "Find jobs whose worker died; recover them with --fix.",
     "reaper": "Recover jobs whose worker died, until it is stopped.",
     "status": "See what is broken right now, the worst first.",
