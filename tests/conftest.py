@@ -32,7 +32,7 @@ SPEAKING = ("tests/simulation/", "tests/crash/test_recovery.py", "tests/crash/te
 
 TABLES = ("job", "journal", "step", "signal", "worker", "published", "beat_aside", "duty", "tally", "schedule")
 TABLES += ("queue", "paused_group", "turn", "task", "token", "worker_order", "worker_recent", "error", "crash")
-TABLES += ("batch", "batch_removed")
+TABLES += ("batch", "batch_removed", "key")
 # TRUNCATE makes forty files; to delete the few rows of a test is ten times as fast. The lock waits for writers.
 EMPTY = f"""
 DO $$

@@ -54,6 +54,7 @@ from holdfast.tasks import (
     Task,
     TaskOptions,
     check_name,
+    key_rule,
     module_of_caller,
 )
 from holdfast.worker_hooks import WorkerHook, WorkerHooks
@@ -79,7 +80,9 @@ SIGNAL_ID_MAX = 255
 Journal = Literal["short", "full"]
 H = TypeVar("H", bound=WorkerHook)
 
-_ON_THE_ROW = {*Policy.__dataclass_fields__, *JobOptions.__dataclass_fields__}  # the rest is the task's alone
+_OF_KEYS = ("key_scope", "on_taken", "wait_max")
+# All other options belong to the task alone.
+_ON_THE_ROW = {*Policy.__dataclass_fields__, *JobOptions.__dataclass_fields__, *_OF_KEYS}
 
 
 class App:
@@ -150,7 +153,8 @@ class App:
 
         name: what the store knows it by; `module.qualname` by default. queue: "default" by default. priority: larger is
         sooner; 0 by default. key: text, or a function of the arguments that returns text or None; while a live job has
-        the key, an enqueue returns that job.
+        the key, an enqueue returns that job. key_scope, on_taken, wait_max: how long a job has its key, and what an
+        enqueue does that finds it taken; as in `using`.
         retry: how often and how soon after a failure; `Retry()` by default. on_crash: what becomes of a job whose
         worker died: "retry" (the default), "hold" for a person, or "fail". crashes_max: the most that it may have; 3.
         lease_s: how long a worker may be silent; 30. beat_s: how often it beats; a third of the lease. timeout_s: how
@@ -247,7 +251,8 @@ class App:
         for unknown in given.keys() - known:
             raise TypeError(f"App.{kind.__name__.lower()}() got an unexpected keyword argument {unknown!r}")
         policy = Policy(**_fields(Policy, given))
-        options = JobOptions(policy=policy, **_fields(JobOptions, given))
+        rule = key_rule(None, *(given.get(name) for name in _OF_KEYS))
+        options = JobOptions(policy=policy, key_rule=rule, **_fields(JobOptions, given))
         rest: dict[str, Any] = {name: given[name] for name in given.keys() - _ON_THE_ROW}
 
         def declare(fn: Callable[..., Any]) -> Task[..., Any]:

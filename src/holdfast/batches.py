@@ -14,6 +14,7 @@ from holdfast.core.batches import FACTS, Then, checked_abandon_s, then_text
 from holdfast.core.batches import Batch as Row
 from holdfast.core.callbacks import derived_id
 from holdfast.core.durations import iso
+from holdfast.core.keys import check_no_key_rule
 from holdfast.core.payload import JSON
 from holdfast.enqueueing import ADD_AT_ONCE, ADD_CHARACTERS, check_draft
 from holdfast.errors import PayloadError, Refused, UsageError
@@ -62,6 +63,7 @@ class Batch:
             raise UsageError(f"batch {self.id} is closed: add jobs inside the `with` block")
         if draft.connection is not None:
             raise UsageError("a batch commits its jobs itself; make them without using(connection=…)")
+        check_no_key_rule(draft.new, "a job of a batch")
 
     def keep(self, draft: Draft[Any]) -> None:
         """Keep a job that has passed the enqueue middleware."""

@@ -13,6 +13,7 @@ import threading
 POINTS = (
     "add.before",
     "add.after",
+    "key.middle",
     "claim.before",
     "claim.after",
     "handler.before",

@@ -41,6 +41,7 @@ class Pruner:
         self._keep = keep
         self._hooks = hooks
         self._interval_s = interval_s
+        self._key = ""  # the last one that was looked at
         self._post = DutyHolder(store, clock, DUTY, f"{name}:{new_id()}", TTL_INTERVALS * interval_s, hooks)
         self._service = Service(
             "holdfast-pruner",
@@ -81,6 +82,8 @@ class Pruner:
                     if batch < BATCH:
                         break
                     self._rest(self._clock.lease() - began, until)
+            if not self._is_over(until):
+                self._purge_keys()
             if deleted:
                 self._store.batches.purge(self._store.now().wall - max(age_s for _, age_s in self._keep.rules), BATCH)
         except DutyLost:
@@ -100,6 +103,11 @@ class Pruner:
     def _rest(self, took_s: float, until: float) -> None:
         rest_s = min(max(REST_MIN_S, REST * took_s), self._interval_s, max(0.0, until - self._clock.lease()))
         self._clock.wait(self._service.stopping, rest_s)
+
+    def _purge_keys(self) -> None:
+        """Look at one page of keys with rules, the one after that of the turn before. Nobody waits for that."""
+        if self._post.duty() is not None:
+            self._key = self._store.purge_keys(self._key, BATCH) or ""
 
     def _turn(self) -> None:
         self.once()

@@ -23,6 +23,7 @@ from typing import (
     TypeVar,
     Union,
     Unpack,
+    get_args,
     overload,
 )
 
@@ -34,7 +35,7 @@ from holdfast.core.limits import check_group
 from holdfast.core.payload import JSON, Signature, decode_value, encode_value
 from holdfast.core.policy import OnCrash, Policy, Retry
 from holdfast.core.published import PublishedTask, arguments_schema, parameters_of
-from holdfast.core.records import NewJob
+from holdfast.core.records import KeyRule, KeyScope, NewJob, OnTaken
 from holdfast.core.text import check_storable
 from holdfast.errors import PayloadError, PolicyError, UsageError
 from holdfast.ids import new_job_id
@@ -61,6 +62,7 @@ _MAIN = ("__main__", "__mp_main__")
 
 CallbackTask = Union["Sender[..., Any]", str]  # a task, `task.using(…)`, or its name
 Key = str | Callable[..., str | None] | None
+Scope = KeyScope | float | timedelta
 
 
 class TaskOptions(TypedDict, total=False):
@@ -70,6 +72,9 @@ class TaskOptions(TypedDict, total=False):
     queue: str
     priority: int
     key: Key
+    key_scope: Scope | None
+    on_taken: OnTaken | None
+    wait_max: float | timedelta | None
     retry: Retry
     crashes_max: int
     on_crash: OnCrash
@@ -90,6 +95,9 @@ class EnqueueOptions(TypedDict, total=False):
     run_after: float | timedelta | None
     run_at: datetime | None
     key: str | None
+    key_scope: Scope | None
+    on_taken: OnTaken | None
+    wait_max: float | timedelta | None
     priority: int | None
     queue: str | None
     id: str | None
@@ -119,6 +127,7 @@ class JobOptions:
     connection: Any = None
     group: str | None = None
     callbacks: str | None = None  # as `NewJob` has them
+    key_rule: KeyRule | None = None
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -225,6 +234,7 @@ class Sender(Generic[P, R]):
             workflow=task.is_workflow,
             group=options.group,
             callbacks=options.callbacks,
+            key_rule=options.key_rule,
         )
 
     def _template(self) -> NewJob:
@@ -237,6 +247,9 @@ class Sender(Generic[P, R]):
         run_after: float | timedelta | None = None,
         run_at: datetime | None = None,
         key: str | None = None,
+        key_scope: Scope | None = None,
+        on_taken: OnTaken | None = None,
+        wait_max: float | timedelta | None = None,
         priority: int | None = None,
         queue: str | None = None,
         id: str | None = None,
@@ -254,11 +267,15 @@ class Sender(Generic[P, R]):
         """Return the task with other options for its jobs; what is None stays as it was.
 
         run_after: seconds from now, counted by the store's clock. run_at: an instant with a time zone; one that has
-        passed means now. key: while a live job has it, an enqueue returns that job. priority: larger is sooner. id: the
-        caller's own, for repeating an enqueue whose answer was lost. group: whose work it is, such as a tenant; groups
-        of a queue take turns, see docs/limits.md. connection: the caller's own, to the same store: of the driver
-        (`sqlite3`, `psycopg`), of SQLAlchemy or of Django. The job is stored by the transaction that is open on it, and
-        rolled back with it; if none is open, one is begun. With one that is awaited use `aenqueue`.
+        passed means now. key: while a live job has it, an enqueue returns that job. key_scope: how long a job has its
+        key instead: "queued" until a worker claims it, a number of seconds, or "ever". on_taken: what an enqueue does
+        when the key is taken: "keep" (the default) returns the job that has it, "replace" gives that job its arguments
+        and its time, "cancel" cancels that job and stores the new one. wait_max: the longest time by which replacements
+        put a job off. See docs/keys.md. priority: larger is sooner. id: the caller's own, for repeating an enqueue
+        whose answer was lost. group: whose work it is, such as a tenant; groups of a queue take turns, see
+        docs/limits.md. connection: the caller's own, to the same store: of the driver (`sqlite3`, `psycopg`), of
+        SQLAlchemy or of Django. The job is stored by the transaction that is open on it, and rolled back with it; if
+        none is open, one is begun. With one that is awaited use `aenqueue`.
         The rest is as in `app.task`.
         """
         recovery = {"retry": retry, "crashes_max": crashes_max, "on_crash": on_crash}
@@ -274,6 +291,10 @@ class Sender(Generic[P, R]):
             changes["policy"] = self._task.check_policy(dataclasses.replace(self._options.policy, **given))
         if on_done is not None or on_dead is not None:
             changes["callbacks"] = self._callbacks(on_done, on_dead)
+        if key_scope is not None or on_taken is not None or wait_max is not None:
+            if key is None and self._options.key is None:
+                raise UsageError("key_scope, on_taken and wait_max are about a key; give one: key=…")
+            changes["key_rule"] = key_rule(self._options.key_rule, key_scope, on_taken, wait_max)
         if run_after is not None or run_at is not None:
             changes["run_at"], changes["delay_s"] = _when(run_after, run_at)
         return Sender(self._task, dataclasses.replace(self._options, **changes))
@@ -489,6 +510,39 @@ def check_name(what: str, name: object) -> str:
     if not isinstance(name, str) or not 1 <= len(name) <= NAME_MAX or not name.isprintable() or name != name.strip():
         raise UsageError(f"{what} {name!r} must be 1 to {NAME_MAX} printable characters without space around them")
     return name
+
+
+def key_rule(
+    before: KeyRule | None, scope: object = None, on_taken: object = None, wait_max: object = None
+) -> KeyRule | None:
+    """Return the rule of a key, with these in place of what it said before; None for the rule that needs no mention."""
+    said = before or KeyRule()
+    if on_taken is not None and on_taken not in get_args(OnTaken):
+        raise UsageError(f'on_taken={on_taken!r} must be "keep", "replace" or "cancel"')
+    if scope is None and before is None and on_taken == "replace":
+        scope = "queued"  # with any other scope an enqueue would find a job that runs with the old arguments
+    found = said.scope if scope is None else _scope(scope)
+    longest = said.wait_max_s if wait_max is None else _positive("wait_max", wait_max)
+    rule = KeyRule(found, said.on_taken if on_taken is None else on_taken, longest)  # type: ignore[arg-type]
+    if wait_max is not None and rule.on_taken != "replace":
+        raise UsageError('wait_max bounds how long a job is put off, so it needs on_taken="replace"')
+    return None if (rule.scope, rule.on_taken) == ("live", "keep") else rule
+
+
+def _scope(scope: object) -> KeyScope | float:
+    if isinstance(scope, str):
+        if scope not in get_args(KeyScope):
+            raise UsageError(f'key_scope={scope!r} must be "queued", "live", "ever" or a number of seconds')
+        return scope  # type: ignore[return-value]
+    return _positive("key_scope", scope)
+
+
+def _positive(name: str, given: object) -> float:
+    seconds = given.total_seconds() if isinstance(given, timedelta) else given
+    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not number or not 0 < seconds <= RUN_AFTER_MAX_S:  # type: ignore[operator]
+        raise UsageError(f"{name}={given!r} must be a number of seconds above 0, or a timedelta")
+    return float(seconds)  # type: ignore[arg-type]
 
 
 def _check_key(key: object) -> None:

@@ -25,7 +25,7 @@ from holdfast.core.callbacks import Callback, with_callbacks
 from holdfast.core.limits import Limits, setting
 from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import Policy, Retry
-from holdfast.core.records import Event, Filter, Job, Lease, NewJob, Pulse, Worker
+from holdfast.core.records import Event, Filter, Job, KeyRule, Lease, NewJob, Pulse, Worker
 from holdfast.core.settlement import Settlement, settlement
 from holdfast.core.verdict import (
     Cancelled,
@@ -73,6 +73,12 @@ policies = st.builds(
     crashes_max=st.integers(1, 3),
     on_crash=st.sampled_from(["retry", "retry", "retry", "hold", "fail", "rollback"]),
     lease_s=st.sampled_from(LEASES_S),
+)
+key_rules = st.builds(
+    KeyRule,
+    scope=st.sampled_from(["queued", "queued", "live", "live", "ever", 1.5]),
+    on_taken=st.sampled_from(["keep", "replace", "cancel"]),
+    wait_max_s=st.sampled_from([None, 0.5]),
 )
 queues = st.sampled_from([["a", "b"], ["a", "b"], ["b", "a"], ["b"], []])
 tasks = st.sampled_from([["t", "u"], ["t", "u"], ["u"]])
@@ -159,6 +165,14 @@ class Stores(RuleBasedStateMachine):
     def add(self, twice: bool, policy: Policy, **given: Any) -> None:
         new = self._new(policy, **given)
         self._add([new, self._new(policy, **given), new] if twice else [new])
+
+    @rule(many=st.lists(key_rules, min_size=1, max_size=2), policy=policies, off_s=st.sampled_from([None, 0.0, 1.5]))
+    def add_keyed(self, many: list[KeyRule], policy: Policy, off_s: float | None) -> None:
+        """Jobs that want one key, each with a rule of its own, and a plain one."""
+        delay_s = off_s or 0.0
+        new = [self._new(policy, key=key, key_rule=rule, delay_s=delay_s) for rule in many for key in ("k", "l")]
+        self._add([*new, self._new(policy, key="k")])
+        self.agree(lambda store, _: store.purge_keys("", 1))
 
     @rule(targets=(attempts, seen), worker=workers, policy=policies, jobs=st.integers(1, 2),
           limit=st.sampled_from([1, 1, 0]), queue=st.sampled_from(QUEUES),

@@ -34,6 +34,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "core/isolation.py": ("tests/core/test_isolation.py",),
     "core/child_exit.py": ("tests/core/test_child_exit.py",),
     "worker/admission.py": ("tests/worker/test_admission.py",),
+    "core/keys.py": ("tests/conformance/test_keys.py", "tests/api/test_keys.py"),
+    "stores/keyed_jobs.py": ("tests/conformance/test_keys.py", "tests/api/test_keys.py"),
     "core/batches.py": ("tests/conformance/test_batches.py", "tests/api/test_batches.py", "tests/cli/test_batches.py"),
     "insight/health.py": ("tests/insight/test_health.py",),
     "insight/deaths.py": ("tests/insight/test_deaths.py",),

@@ -32,6 +32,7 @@ GUARDED = {
         *("declare", "schedule", "schedules", "fire", "fire_job", "pause_schedule", "forget_schedule"),
         *("publish", "published", "forget_task"),
         *("batch_add", "close_batch", "find_unended_batches", "end_batch", "batches_purged"),
+        *("key_live", "keys_purged"),
         *("record_owned", "record", "record_facts", "record_taken", "record_child", "steps", "steps_aside"),
         *(
             "signal_known",
@@ -64,6 +65,7 @@ GUARDED = {
         ),
         *("publish", "published", "forget_task"),
         *("batch_add", "close_batch", "find_unended_batches", "end_batch", "batches_purged"),
+        *("key_live", "keys_purged"),
         *("record", "record_child", "record_seen", "locked", "steps", "signal", "signal_parents", "inbox"),
         *("wake_due", "due_waits", "fork_source", "fork", "move_lock", "move_steps", "move_aside", "move_give_back"),
         *("find_workflows", "wake", "standing", "migrate_running", "migrate_retire"),
@@ -76,6 +78,8 @@ OF_SCHEDULES = (
 )
 
 OF_BATCHES = ("batch_add", "close_batch", "find_unended_batches", "end_batch", "batches_purged")
+
+OF_KEYS = ("key_live", "keys_purged")
 
 OF_TASKS = ("publish", "published", "forget_task")
 
@@ -100,6 +104,7 @@ def sql_mutants() -> Iterator[Mutant]:
             verb = "fire" if guard.query in OF_SCHEDULES else verb
             verb = "publish" if guard.query in OF_TASKS else verb
             verb = "batches" if guard.query in OF_BATCHES else verb
+            verb = "keys" if guard.query in OF_KEYS else verb
             nearest = f"{CONFORMANCE}/test_{verb}.py"
             near = [*(file for word, file in FURTHER.items() if guard.query.startswith(word)), nearest]
             tests = (*(test for test in near if (ROOT / test).exists()), *STORE)

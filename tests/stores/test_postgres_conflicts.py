@@ -73,15 +73,15 @@ def test_of_two_jobs_with_one_key_in_a_batch_the_first_is_stored(store: Postgres
 @pytest.fixture
 def between(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
     """Let a test act once between the statement that stores a batch and the one that reads who has its taken keys."""
-    check_path = statements._check_path
+    check_path = statements.check_path
 
     def arm(act: Callable[[], object]) -> None:
         def acting(leads_to_ours: bool) -> None:
-            monkeypatch.setattr(statements, "_check_path", check_path)
+            monkeypatch.setattr(statements, "check_path", check_path)
             check_path(leads_to_ours)
             act()
 
-        monkeypatch.setattr(statements, "_check_path", acting)
+        monkeypatch.setattr(statements, "check_path", acting)
 
     return arm
 

@@ -13,10 +13,10 @@ from holdfast.by_name import NamedTask, task_named
 from holdfast.cli.base import Command, say
 from holdfast.cli.loading import import_options, named_app, opened_app
 from holdfast.cli.output import clean, show_json
-from holdfast.cli.types import Duration, Json, Text, call_of, json_option
+from holdfast.cli.types import Duration, Json, KeyScopeType, Text, call_of, json_option
 from holdfast.core.policy import OnCrash
 from holdfast.core.records import Job as Row
-from holdfast.core.records import NewJob
+from holdfast.core.records import NewJob, OnTaken
 from holdfast.errors import UnknownTask
 from holdfast.tasks import Task
 from holdfast.workflow.definition import Workflow
@@ -33,6 +33,7 @@ _CALL = (
     holdfast enqueue jobs:app send '["ann@example.org"]'
     holdfast enqueue jobs:app charge '{"order": 42, "cents": 999}' --key o-42
     holdfast enqueue jobs:app report --run-after 1h --json
+    holdfast enqueue jobs:app index --key docs --on-taken replace --run-after 30s
     holdfast enqueue --by-name billing.charge '{"order": 42}'
     """,
 )
@@ -40,6 +41,18 @@ _CALL = (
 @click.option("--by-name", metavar="TASK", type=Text(), help="A task by its full name, as workers have published it.")
 @click.option("--queue", type=Text(), help="Use this queue instead of the task's.")
 @click.option("--key", type=Text(), help="Add no second job while a live one has this key.")
+@click.option(
+    "--key-scope",
+    type=KeyScopeType(),
+    metavar="SCOPE",
+    help="How long the job has its key: live (the default), queued until it is claimed, ever, or a time such as 10m.",
+)
+@click.option(
+    "--on-taken",
+    type=click.Choice(get_args(OnTaken)),
+    help="If the key is taken: keep that job (the default), replace its arguments and time, or cancel it.",
+)
+@click.option("--wait-max", type=Duration(), metavar="TIME", help="The longest time by which replacing puts a job off.")
 @click.option("--run-after", type=Duration(), metavar="TIME", help="Start the job after this delay: seconds, 15m, 2h.")
 @click.option("--priority", type=int, help="Larger is sooner.")
 @click.option("--id", type=Text(), help="Your own id. Repeating the command with it adds no second job.")

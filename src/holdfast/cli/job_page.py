@@ -98,12 +98,25 @@ def _show_choices(choices: Sequence[tuple[str, str]]) -> None:
         click.echo(f"  {padded(words, room)}  {bold(command)}")
 
 
+def _scope_of_key(scope: str | None) -> str:
+    match scope:
+        case None:
+            return ""
+        case "queued":
+            return ", until a worker claims the job"
+        case "ever":
+            return ", for ever"
+        case "passed":
+            return ", which a newer job has taken"
+    return f", for {insight.duration(float(scope))} from its enqueue"
+
+
 def _facts(
     job: Job, now: Moment, names: insight.Names, uncounted: insight.Uncounted, fresh: str | None, steps: Sequence[Step]
 ) -> Iterator[tuple[str, str]]:
     yield "queue", job.queue + (f", priority {job.priority}" if job.priority else "")
     if job.key is not None:
-        yield "key", job.key
+        yield "key", job.key + _scope_of_key(job.key_scope)
     if job.parent is not None:
         yield "started by", f"workflow {job.parent}"
     if job.batch is not None:

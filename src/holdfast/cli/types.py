@@ -7,12 +7,13 @@ import socket
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
 from holdfast.core.durations import instant, seconds
 from holdfast.core.payload import JSON
+from holdfast.core.records import KeyScope
 from holdfast.errors import NotFound, PayloadError, UsageError
 
 if TYPE_CHECKING:
@@ -38,6 +39,20 @@ class Duration(ParamType):
             self.fail(f"{value!r} is not a length of time; write seconds, or 90s, 15m, 2h, 7d", param, ctx)
         if length_s > _LONGEST_S:
             self.fail(f"{value!r} is too long", param, ctx)
+        return length_s
+
+
+class KeyScopeType(ParamType):
+    """The scope of a key: a word, or a length of time."""
+
+    name = "scope"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> KeyScope | float:
+        if value in get_args(KeyScope):
+            return value  # type: ignore[no-any-return]
+        length_s = seconds(str(value))
+        if not length_s or length_s > _LONGEST_S:
+            self.fail(f"{value!r} is not a scope; write live, queued, ever, or a time such as 10m", param, ctx)
         return length_s
 
 

@@ -50,6 +50,15 @@ def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     return _moved(job, Transition.CANCEL, event, error=reason or f"cancelled by {actor}")
 
 
+def supersede(job: Job, new_id: str) -> Verdict:
+    """Stop a live job because a newer one takes its key, as `cancel` does. No person did that."""
+    detail = {"key": job.key, "replaced_by": new_id}
+    if job.state is State.RUNNING:
+        return _asked_to_stop(NewEvent("moved", {"cancel_requested": True, **detail}))
+    error = f"job {new_id} took its key"
+    return _moved(job, Transition.CANCEL, NewEvent("cancelled", detail), error=error)
+
+
 def revive(
     job: Job,
     now: float,

@@ -64,6 +64,8 @@ StepKind = Literal[
     "gather",
 ]
 OrderAct = Literal["drain", "stop"]
+KeyScope = Literal["queued", "live", "ever"]
+OnTaken = Literal["keep", "replace", "cancel"]
 StepState = Literal["started", "recorded", "undone"]
 GONE_KEPT_S = 86_400.0  # the row of a worker that is gone and holds nothing is deleted after this
 REMOTE_BOOT = "remote"  # the boot id of a worker without a liveness lock: it speaks to a server, not to the store
@@ -98,6 +100,18 @@ class Seen(NamedTuple):
     fence: int
 
 
+class KeyRule(msgspec.Struct, frozen=True):
+    """The time for which a job has its key, and the effect of an enqueue that finds it taken; see `core/keys.py`.
+
+    scope: while no worker has claimed it, while it is live, for this many seconds, or for ever. wait_max_s: the longest
+    time by which replacements may put it off.
+    """
+
+    scope: KeyScope | float = "live"
+    on_taken: OnTaken = "keep"
+    wait_max_s: float | None = None
+
+
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """A job that is not stored yet. The client made its id, so that sending it twice stores it once."""
 
@@ -114,6 +128,17 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     parent: str | None = None  # the workflow that started it, and is woken by its end
     group: str | None = None  # whose work it is: groups of a queue take turns
     callbacks: str | None = None  # the jobs that are stored when it ends (core/callbacks.py)
+    key_rule: KeyRule | None = None  # None: it has its key while it is live, and an enqueue returns it
+
+    @property
+    def is_keyed(self) -> bool:
+        """Say whether its key has a rule of its own."""
+        return self.key_rule is not None and self.key is not None
+
+
+def has_keyed(jobs: Sequence[NewJob]) -> bool:
+    """Say whether the key of one of these has a rule of its own."""
+    return any(job.key_rule is not None and job.key is not None for job in jobs)
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -179,6 +204,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     release: str | None = None  # of the worker that ran that attempt, if it was told one
     erred_at: float | None = None  # wall time of that ending
     batch: str | None = None  # of which it is a job (core/batches.py)
+    key_scope: str | None = None  # None: "live"; else "queued", "ever", seconds, or "passed" (to a newer job)
 
     @property
     def lease(self) -> Lease:

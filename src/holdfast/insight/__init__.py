@@ -74,6 +74,7 @@ from holdfast.insight.views import (
     job_records,
     job_story,
     job_view,
+    key_scope,
     lease_end,
     limits_view,
     locked_rows,

@@ -70,6 +70,11 @@ def job_view(job: Job, now: Moment, names: Names | None = None) -> dict[str, Any
     }
 
 
+def key_scope(job: Job) -> str | None:
+    """Return how long the job has its key; None if it has none."""
+    return None if job.key is None else job.key_scope or "live"
+
+
 def job_story(store: Store, job: Job) -> dict[str, Any]:
     """Show a job with its whole history, as `jobs show` does."""
     names, events, state = worker_names(store), store.journal(job.id), health_of(store, job)
@@ -105,6 +110,7 @@ def job_records(store: Store, jobs: Iterator[Job], page: int, *, arguments: bool
             **job_view(job, now, names),
             "log": lines_of(job.log),
             "key": job.key,
+            "key_scope": key_scope(job),
             "priority": job.priority,
             "arguments": parsed(job.payload),
             "on_crash": job.on_crash,

@@ -19,7 +19,7 @@ from holdfast.by_name import draft_by_name
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.policy import Jitter, OnCrash, Retry
-from holdfast.core.records import Detector, Job, Seen
+from holdfast.core.records import Detector, Job, KeyScope, OnTaken, Seen
 from holdfast.errors import HoldfastError, IllegalMove, NotFound, Refused
 from holdfast.insight import Selection
 from holdfast.mass_acts import PRIORITY_MAX, ActName, MassAct, carry_out, decided, needs_own_act, with_states
@@ -55,6 +55,9 @@ class NewJobBody(msgspec.Struct, forbid_unknown_fields=True):
     kwargs: dict[str, Any] | UnsetType = UNSET
     queue: str | None = None
     key: str | None = None
+    key_scope: KeyScope | float | None = None
+    on_taken: OnTaken | None = None
+    wait_max: float | None = None
     group: str | None = None
     priority: int | None = None
     run_at: datetime | None = None
@@ -213,6 +216,7 @@ def _draft(call: Call, body: NewJobBody) -> Draft[Any]:
         for name in ("queue", "key", "group", "priority", "run_at", "id", "on_crash", "crashes_max")
     }
     options |= {name: getattr(body, name) for name in ("lease_s", "timeout_s", "stall_s")}
+    options |= {name: getattr(body, name) for name in ("key_scope", "on_taken", "wait_max")}
     options["run_after"] = body.delay_s
     if body.retry is not None:
         given = body.retry
@@ -245,13 +249,18 @@ def job_of(call: Call, *, workflow: bool = False) -> Job:
 
 def _view(call: Call, row: Job) -> dict[str, Any]:
     view = insight.job_view(row, call.store.now(), insight.worker_names(call.store) if row.worker else {})
-    return {**view, "key": row.key, "priority": row.priority, "on_crash": row.on_crash, "zombies": row.zombies}
+    return {**view, **_of_enqueue(row), "zombies": row.zombies}
+
+
+def _of_enqueue(row: Job) -> dict[str, Any]:
+    scope = insight.key_scope(row)
+    return {"key": row.key, "key_scope": scope, "priority": row.priority, "on_crash": row.on_crash}
 
 
 def show(call: Call) -> dict[str, Any]:
     """Show a job with its history, as `jobs show --json` does."""
     row = job_of(call)
-    more = {"key": row.key, "priority": row.priority, "on_crash": row.on_crash, "zombies": row.zombies}
+    more = {**_of_enqueue(row), "zombies": row.zombies}
     return {**insight.job_story(call.store, row), **more, "arguments": insight.parsed(row.payload)}
 
 
@@ -271,10 +280,7 @@ def list_(call: Call) -> Answer:
     digest = _digest(query)
     found, more = _page(call, chosen, query.limit, _anchors(query.cursor, digest))
     names, now = insight.worker_names(call.store), call.store.now()
-    items = [
-        {**insight.job_view(row, now, names), "key": row.key, "priority": row.priority, "on_crash": row.on_crash}
-        for row in found
-    ]
+    items = [{**insight.job_view(row, now, names), **_of_enqueue(row)} for row in found]
     following = _cursor([row.id for row in found], digest) if more else None
     data = {"items": items, "next": following, "count": _count(call, query)}
     link = {"link": f'<{call.base}/v1/jobs?cursor={following}>; rel="next"'} if following else {}

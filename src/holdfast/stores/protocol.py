@@ -318,6 +318,9 @@ class Store(Protocol):
 
         A job whose id is known, or whose key belongs to a live job, is not stored: the answer names the job that is
         there. A job with neither run_at nor delay is ready now.
+        A job whose key has a rule (`KeyRule`) takes it while it is queued, for a time or for ever, and what happens to
+        the job that has the key is decided by `core/keys.py`. Such keys and live ones do not meet. The answer names the
+        job that has the key unless the new one is stored; that job may have been deleted.
         With `connection`, an open one of the caller to this very store, the jobs are stored by its transaction; one is
         begun if none is open. Raises `UsageError` for a connection to anything else, and `StoreUnsupported` where
         there is none to be had.
@@ -574,6 +577,11 @@ class Store(Protocol):
         One state after the other, in each of them the oldest first. `under` is checked as in `settle`: an old term
         deletes nothing.
         """
+        ...
+
+    def purge_keys(self, after: str = "", limit: int = 1000) -> str | None:
+        """Look at the next `limit` keys with rules, those behind `after`, and remove the ones that nobody has any more.
+        Return the last key that was looked at; None: there are no more."""
         ...
 
     def delete(self, jobs: Sequence[Seen], act: NewEvent | None = None) -> list[Reply]:

@@ -51,15 +51,18 @@ from holdfast.core.records import (
     Step,
     Vanished,
     Worker,
+    has_keyed,
 )
 from holdfast.core.row_text import ANSWER, Awaited
 from holdfast.core.settlement import Settlement, is_as_judged, own_event, stale_report
 from holdfast.core.verdict import Verdict
 from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import StoreUnsupported, UsageError, WorkerGone
+from holdfast.stores import keyed_jobs
 from holdfast.stores.memory.batches import MemoryBatches
 from holdfast.stores.memory.errors import ErrorCounts
 from holdfast.stores.memory.figures import MemoryFigures
+from holdfast.stores.memory.keys import MemoryKeys, live_key
 from holdfast.stores.memory.one_at_a_time import one_at_a_time
 from holdfast.stores.memory.tokens import MemoryTokens
 from holdfast.stores.protocol import Added, Fired, Reply, Schema, Transaction, duty_lost
@@ -107,6 +110,7 @@ class MemoryStore:
         self.tokens = MemoryTokens(self.lock)
         self.figures = MemoryFigures(self.lock, self._clock, self._jobs, self._journal_of)
         self.batches = MemoryBatches(self.lock, self._clock, self._jobs.values, self.add, self._join)
+        self._keys = MemoryKeys(self._clock, self._jobs, self._add, self.move)
         self._steps: dict[str, dict[tuple[int, int], Step]] = {}  # by job, then by (aside, position)
         self._signals: dict[tuple[str, str], Signal] = {}  # by (workflow, id), in the order in which they came
         self._taken: dict[tuple[str, str], int] = {}  # signal -> the position of the step that took it
@@ -119,15 +123,19 @@ class MemoryStore:
     def add(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Added]:
         if connection is not None:
             raise StoreUnsupported("memory:// has no transactions to take part in; use sqlite:///…")
+        answers = keyed_jobs.add(self._keys, jobs) if has_keyed(jobs) else self._add(jobs)
+        self.wake()
+        return answers
+
+    def _add(self, jobs: Sequence[NewJob]) -> list[Added]:
         wall = self._clock.wall()
         answers = []
         for new in jobs:
-            there = self._jobs.get(new.id) or self._holder(new.key)
+            there = self._jobs.get(new.id) or (self._keys.live(new.key) if new.key is not None else None)
             if there is None:
                 self._jobs[new.id] = transitions.first_row(new, wall)
                 self._has_come(self._jobs[new.id])
             answers.append(Added(there.id if there else new.id, there is not None))
-        self.wake()
         return answers
 
     def _has_come(self, job: Job) -> None:
@@ -361,7 +369,7 @@ class MemoryStore:
     # --------------------------------------------------------------------------- the operator's door
 
     def move(self, moves: Sequence[Move]) -> list[Reply]:
-        keys = {job.key for job in self._jobs.values() if job.key is not None and job.state in LIVE}
+        keys = {live_key(job) for job in self._jobs.values() if job.state in LIVE}
         answers = [self._may_move(move, keys) for move in moves]
         for move, answer in zip(moves, answers, strict=True):
             if answer is Reply.ACCEPTED:
@@ -371,15 +379,16 @@ class MemoryStore:
         self.wake()
         return answers
 
-    def _may_move(self, move: Move, keys: set[str]) -> Reply:
+    def _may_move(self, move: Move, keys: set[str | None]) -> Reply:
         """Reply to one act, and take its key if it comes alive onto one. `keys`: those that are taken."""
         job = self._as_seen(move.seen)
         if job is None:
             return Reply.REFUSED
-        if job.key is not None and job.state not in LIVE and move.verdict.state in LIVE:
-            if job.key in keys:
+        key = live_key(job)
+        if key is not None and job.state not in LIVE and move.verdict.state in LIVE:
+            if key in keys:
                 return Reply.TAKEN
-            keys.add(job.key)
+            keys.add(key)
         return Reply.ACCEPTED
 
     def pause(
@@ -420,6 +429,9 @@ class MemoryStore:
         for job_id in old[:limit]:
             self._forget(job_id)
         return len(old[:limit])
+
+    def purge_keys(self, after: str = "", limit: int = 1000) -> str | None:
+        return self._keys.purge(after, limit)
 
     def delete(self, jobs: Sequence[Seen], act: NewEvent | None = None) -> list[Reply]:
         answers = [self._delete_one(seen) for seen in jobs]
@@ -641,7 +653,7 @@ class MemoryStore:
         wrong = [
             f"job {job.id} {violation}" for job in self._jobs.values() for violation in transitions.violations(job)
         ]
-        keys = Counter(job.key for job in self._jobs.values() if job.key and job.state in LIVE)
+        keys = Counter(key for job in self._jobs.values() if (key := live_key(job)) and job.state in LIVE)
         return wrong + [f"key {key!r} has {times} live jobs" for key, times in keys.items() if times > 1]
 
     def close(self) -> None:
@@ -705,12 +717,6 @@ class MemoryStore:
         if job is None or any(event.kind == "stale_report" and event.fence == lease.fence for event in known):
             return
         self._write(job.id, stale_report(job.state, job.fence, reported, step), lease.fence, worker_id)
-
-    def _holder(self, key: str | None) -> Job | None:
-        """Return the live job that the key belongs to."""
-        if key is None:
-            return None
-        return next((job for job in self._jobs.values() if job.key == key and job.state in LIVE), None)
 
     def _lives(self, worker_id: str) -> bool:
         worker = self._workers.get(worker_id)
@@ -845,7 +851,7 @@ class MemoryStore:
         if any((job.parent, job.task) != (new.parent, new.task) for new, job in known):
             return True
         keys = [new.key for new in jobs if new.key is not None and new.id not in self._jobs]
-        return len(set(keys)) < len(keys) or any(self._holder(key) is not None for key in keys)
+        return len(set(keys)) < len(keys) or any(self._keys.live(key) is not None for key in keys)
 
     def _takes(self, signal: Signal) -> bool:
         job = self._jobs.get(signal.job_id)

@@ -20,7 +20,7 @@ from psycopg import errors
 from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg.rows import tuple_row
 
-from holdfast.core.records import NewJob
+from holdfast.core.records import NewJob, has_keyed
 from holdfast.errors import HoldfastError, StoreUnavailable, UsageError
 from holdfast.stores.caller_connection import LoopConnection, Tell, after_commit, driver_connection
 from holdfast.stores.postgres.connection import Connections, Cursor
@@ -47,7 +47,7 @@ class Callers:
         """
         found = driver_connection(given)
         below: Any = found.connection if isinstance(found, LoopConnection) else found
-        with self._turn(below), self._joined(given, found, many=len(jobs) > 1) as cursor:
+        with self._turn(below), self._joined(given, found, many=len(jobs) > 1 or has_keyed(jobs)) as cursor:
             yield cursor
         queues = {job.queue for job in jobs}
         if below.info.transaction_status == TransactionStatus.IDLE:

@@ -1853,6 +1853,70 @@ lines AS (
 )
 DELETE FROM {schema}.batch WHERE id IN (SELECT id FROM old);
 
+-- name: key_knows
+SELECT EXISTS (SELECT FROM {schema}.job WHERE id = %(id)s);
+
+-- name: key_live
+WITH mine AS MATERIALIZED (
+    SELECT job FROM {schema}.job AS job
+    WHERE job.key = %(key)s AND job.state IN ('ready', 'running', 'waiting', 'held')
+    FOR NO KEY UPDATE
+)
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' FROM mine;
+
+-- name: key_row
+WITH mine AS MATERIALIZED (
+    SELECT job FROM {schema}.job AS job WHERE job.id = %(id)s FOR NO KEY UPDATE
+)
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' FROM mine;
+
+-- name: key_held
+-- Locks the key, and answers with the newest job that took it: in the order of core/keys.py: KeyHold. A key that nobody
+-- has is given to the new job, so that there is a row to lock.
+INSERT INTO {schema}.key AS held (key, job_id, scope) VALUES (%(key)s, %(id)s, 'queued')
+ON CONFLICT (key) DO UPDATE SET key = held.key
+RETURNING job_id, scope, until;
+
+-- name: key_take
+UPDATE {schema}.key SET job_id = %(job_id)s, scope = %(scope)s, until = %(until)s WHERE key = %(key)s;
+
+-- name: key_write
+UPDATE {schema}.job SET scoped_key = %(key)s, key_scope = %(scope)s WHERE id = %(job_id)s;
+
+-- name: key_pass
+-- A key with the scope "live" is in the unique index as long as it stands in its own column.
+UPDATE {schema}.job SET scoped_key = coalesce(key, scoped_key), key = NULL, key_scope = 'passed' WHERE id = %(id)s;
+
+-- name: key_rewrite
+UPDATE {schema}.job SET payload = %(payload)s WHERE id = %(id)s;
+
+-- name: keys_purged
+-- Returns the last key that was looked at. An enqueue may take a key just now: it stays, whoever had it.
+WITH clock AS MATERIALIZED (
+    SELECT {wall} AS wall
+),
+page AS MATERIALIZED (
+    SELECT key, job_id, scope, until FROM {schema}.key
+    WHERE key > %(after)s
+    ORDER BY key
+    LIMIT %(limit)s::bigint
+),
+old AS MATERIALIZED (
+    SELECT held.key FROM clock, page, {schema}.key AS held
+    WHERE held.key = page.key AND held.job_id = page.job_id AND (
+        page.until <= clock.wall
+        OR (page.scope = 'queued' AND NOT EXISTS (
+            SELECT FROM {schema}.job AS job
+            WHERE job.id = page.job_id AND job.state || '' = 'ready' AND job.attempt = 0
+        ))
+    )
+    FOR UPDATE OF held SKIP LOCKED
+),
+gone AS (
+    DELETE FROM {schema}.key WHERE key IN (SELECT key FROM old)
+)
+SELECT max(key) FROM page;
+
 -- name: get
 SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' FROM {schema}.job AS job WHERE id = %(id)s;
 
@@ -1902,7 +1966,7 @@ SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ','), '') || ']' 
         AND (%(workflow)s::boolean IS NULL OR job.workflow = %(workflow)s)
         AND (%(asking)s::boolean IS NULL OR (job.question IS NOT NULL) = %(asking)s)
         AND (%(worker)s::text IS NULL OR (job.state = 'running' AND job.worker = %(worker)s))
-        AND (%(key)s::text IS NULL OR job.key = %(key)s)
+        AND (%(key)s::text IS NULL OR job.key = %(key)s OR job.scoped_key = %(key)s)
         AND (%(ids)s::text[] IS NULL OR job.id = ANY (%(ids)s::text[]))
         AND (%(prefix)s::text IS NULL OR (job.id >= %(prefix)s AND job.id < %(prefix_end)s))
         AND (%(prefix)s::text IS NULL OR starts_with(job.id, %(prefix)s))

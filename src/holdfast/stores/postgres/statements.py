@@ -33,6 +33,7 @@ COPY_FROM = 100  # from this many jobs on, they are sent as a stream
 PIECE = 100  # jobs that are written to it at once
 FOLD_EVERY = 500  # the counts are added up after this many batches of endings
 _BY_ID: Callable[[list[Any]], str] = itemgetter(0)
+KEY_TRIES = 10  # a job that had a key may end before it is read
 KEY_LOCK_MS = "100"  # how long a set of jobs waits for a key that another open transaction holds
 
 
@@ -40,33 +41,33 @@ def add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) 
     """Store the jobs whose id is new and whose key is free; say for each which one is stored."""
     if len(jobs) >= COPY_FROM and _copy(q, db, jobs, wall):
         return [Added(job.id, False) for job in jobs]
-    for _ in range(10):
+    for _ in range(KEY_TRIES):
         try:
             if len(jobs) == 1:  # one statement stores it, or nothing
-                return _add(q, db, jobs, wall)
+                return add_now(q, db, jobs, wall)
             with db.connection.transaction():
-                return _add(q, db, jobs, wall)
-        except _KeyFreed:
+                return add_now(q, db, jobs, wall)
+        except KeyFreed:
             continue  # with nothing stored: holding one key while waiting for an earlier one could deadlock
-    raise _key_changed(q)
+    raise key_changed(q)
 
 
 def add_to_batch(
     q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None, batch: str
 ) -> list[Added] | None:
     """Store the jobs as those of a batch; None if nothing can be added to it any more."""
-    for _ in range(10):
+    for _ in range(KEY_TRIES):
         try:
             with db.connection.transaction():
                 if db.execute(q["batch_add"], {"id": batch, "wall": wall}, prepare=False).rowcount == 0:
                     return None
-                return _add(q, db, jobs, wall, batch) if jobs else []
-        except _KeyFreed:
+                return add_now(q, db, jobs, wall, batch) if jobs else []
+        except KeyFreed:
             continue
-    raise _key_changed(q)
+    raise key_changed(q)
 
 
-def _key_changed(q: Connections) -> StoreUnavailable:
+def key_changed(q: Connections) -> StoreUnavailable:
     return StoreUnavailable(
         f"{q.options.shown}: could not determine which job holds the key, because it changed 10 times; repeat the call"
     )
@@ -93,27 +94,28 @@ def _text(value: Any) -> bytes | None:
     return value.encode() if isinstance(value, str) else repr(value).encode()
 
 
-class _KeyFreed(Exception):
+class KeyFreed(Exception):
     """A job that had a key has ended before it could be read."""
 
 
-def _add(
+def add_now(
     q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None, batch: str | None = None
 ) -> list[Added]:
+    """Store the jobs once; raise `KeyFreed` if a job that had a key has ended since."""
     rows = row_json.encode([row_json.new_job(job) for job in jobs]).decode()
     row = q.row(db.execute(q["add"], {"jobs": rows, "wall": wall, "batch": batch}))
-    _check_path(row[1])
+    check_path(row[1])
     new = row_json.names_from(row[0])
     if len(new) == len(jobs):
         return [Added(job.id, False) for job in jobs]
     row = q.row(db.execute(q["add_holders"], {"jobs": rows}, prepare=False))
     stored = [name for name in row_json.names_or_nulls_from(row[0]) if name is not None]
     if len(stored) < len(jobs):
-        raise _KeyFreed
+        raise KeyFreed
     return _answers(jobs, stored, set(new))
 
 
-def _check_path(leads_to_ours: bool) -> None:
+def check_path(leads_to_ours: bool) -> None:
     """Refuse what was done with functions that are not PostgreSQL's own; the caller of this undoes it. A session of
     ours has its search_path pinned, but that of a caller's connection may be set at any time."""
     if not leads_to_ours:
@@ -136,7 +138,7 @@ def _copy(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None
                     for first in range(0, len(jobs), PIECE):  # the server works on one while we write the next
                         stream.write("".join(_copy_lines(jobs[first : first + PIECE], added_at)))
             if not alone:
-                _check_path(q.row(db.execute(q["add_path"]))[0])
+                check_path(q.row(db.execute(q["add_path"]))[0])
     except errors.UniqueViolation:
         return False
     return True
@@ -419,7 +421,7 @@ def add_callbacks(q: Connections, db: Cursor, accepted: Sequence[Verdict], wall:
     if jobs := [job for verdict in accepted for job in verdict.jobs]:
         rows = row_json.encode([row_json.new_job(job) for job in jobs]).decode()
         values = {"jobs": rows, "wall": wall, "batch": None}
-        _check_path(q.row(db.execute(q["add"], values, prepare=False))[1])
+        check_path(q.row(db.execute(q["add"], values, prepare=False))[1])
         queues = sorted({job.queue for job in jobs})
         db.execute(q["wake"], {"channel": q.channel, "queues": queues, "woken": [None] * len(queues)}, prepare=False)
 

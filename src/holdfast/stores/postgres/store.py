@@ -48,6 +48,7 @@ from holdfast.core.records import (
     Step,
     Vanished,
     Worker,
+    has_keyed,
 )
 from holdfast.core.settlement import Settlement, stale_report
 from holdfast.core.transitions import ABANDONED_S, DECLARED_S, RENEW_S
@@ -66,7 +67,7 @@ from holdfast.errors import (
 )
 from holdfast.failpoints import point
 from holdfast.stores import row_json
-from holdfast.stores.postgres import acts, statements
+from holdfast.stores.postgres import acts, keys, statements
 from holdfast.stores.postgres.batches import PostgresBatches
 from holdfast.stores.postgres.caller_connection import Callers
 from holdfast.stores.postgres.claim_cursor import ClaimCursor
@@ -173,7 +174,8 @@ class PostgresStore:
         self._turns.note_groups(jobs)
         if connection is not None:
             with self._callers.joined(connection, jobs, self._committed_elsewhere) as joined:
-                answers = statements.add(self._db, joined, jobs, self._wall())
+                add = keys.add if has_keyed(jobs) else statements.add
+                answers = add(self._db, joined, jobs, self._wall())
         else:
             answers = self._add(jobs)
             self.wake()
@@ -411,6 +413,11 @@ class PostgresStore:
             raise duty_lost(under)
         return deleted
 
+    def purge_keys(self, after: str = "", limit: int = 1000) -> str | None:
+        values = {"after": after, "limit": limit, "wall": self._wall()}
+        last: str | None = self._db.one("keys_purged", values)[0]
+        return last
+
     def delete(self, jobs: Sequence[Seen], act: NewEvent | None = None) -> list[Reply]:
         try:
             return self._db.run(lambda db: acts.delete(self._db, db, jobs, act, self._wall()), self._hot.limits)
@@ -627,7 +634,9 @@ class PostgresStore:
     def _add(self, jobs: Sequence[NewJob]) -> list[Added]:
         began, wall, slept = self._clock.lease(), self._wall(), None
         try:
-            if len(jobs) == 1:
+            if has_keyed(jobs):
+                answers = self._db.run(lambda db: keys.add(self._db, db, jobs, wall))
+            elif len(jobs) == 1:
                 answers, slept = self._db.run(lambda db: statements.add_one(self._db, db, jobs[0], wall))
             else:
                 answers = self._db.run(lambda db: statements.add(self._db, db, jobs, wall))

@@ -41,7 +41,20 @@ _READ = (
     *("missing", "audit"),
 )
 _CHANGE = (
-    *("signal", "wake_due", "fork", "acquire", "resign", "move", "pause", "limit", "order", "purge", "delete"),
+    *(
+        "signal",
+        "wake_due",
+        "fork",
+        "acquire",
+        "resign",
+        "move",
+        "pause",
+        "limit",
+        "order",
+        "purge",
+        "purge_keys",
+        "delete",
+    ),
     *("declare", "schedule", "fire", "pause_schedule", "forget_schedule", "publish", "forget_task", "doubt", "accept"),
     "note_act",
 )

@@ -65,7 +65,7 @@ AND (:later IS NULL OR state <> 'ready' OR run_at > :later)
 -- fragment: filters
 AND (:queue IS NULL OR queue = :queue)
         AND (:task IS NULL OR task = :task)
-        AND (:key IS NULL OR key = :key)
+        AND (:key IS NULL OR key = :key OR scoped_key = :key)
         AND (:group IS NULL OR grp = :group)
         AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
         AND (:fingerprint IS NULL OR fingerprint = :fingerprint)
@@ -1083,6 +1083,44 @@ DELETE FROM holdfast_batch WHERE id IN (
 
 -- name: batches_removed
 DELETE FROM holdfast_batch_removed WHERE batch NOT IN (SELECT id FROM holdfast_batch);
+
+-- name: key_knows
+SELECT 1 FROM holdfast_job WHERE id = :id;
+
+-- name: key_live
+SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row
+WHERE key = :key AND state IN ('ready', 'running', 'waiting', 'held');
+
+-- name: key_held
+-- In the order of core/keys.py: KeyHold.
+SELECT job_id, scope, until FROM holdfast_key WHERE key = :key;
+
+-- name: key_take
+INSERT INTO holdfast_key (key, job_id, scope, until) VALUES (:key, :job_id, :scope, :until)
+ON CONFLICT (key) DO UPDATE SET job_id = excluded.job_id, scope = excluded.scope, until = excluded.until;
+
+-- name: key_write
+UPDATE holdfast_job SET scoped_key = :key, key_scope = :scope WHERE id = :job_id;
+
+-- name: key_pass
+-- A key with the scope "live" is in the unique index as long as it stands in its own column.
+UPDATE holdfast_job SET scoped_key = coalesce(key, scoped_key), key = NULL, key_scope = 'passed' WHERE id = :id;
+
+-- name: key_rewrite
+UPDATE holdfast_job SET payload = :payload WHERE id = :id;
+
+-- name: keys_page
+SELECT max(key) FROM (SELECT key FROM holdfast_key WHERE key > :after ORDER BY key LIMIT :limit);
+
+-- name: keys_purged
+DELETE FROM holdfast_key
+WHERE key > :after AND key <= :last AND (
+    until <= :wall
+    OR (scope = 'queued' AND NOT EXISTS (
+        SELECT 1 FROM holdfast_job AS job
+        WHERE job.id = holdfast_key.job_id AND job.state = 'ready' AND job.attempt = 0
+    ))
+);
 
 -- name: get
 SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE id = :id;

@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.stores.sql import load_queries
 
 Q = load_queries("holdfast.stores.sqlite")
+Executes = sqlite3.Connection | sqlite3.Cursor  # what statements are run on; a caller's transaction lends a cursor
 
 
 def row_of(db: sqlite3.Connection, query: str, values: Mapping[str, Any] | None = None) -> Any:
@@ -33,8 +34,9 @@ def text_of(db: sqlite3.Connection, query: str, values: Mapping[str, Any] | None
 
 
 @contextmanager
-def any_text(db: sqlite3.Connection, errors: str = "replace") -> Iterator[None]:
+def any_text(on: Executes, errors: str = "replace") -> Iterator[None]:
     """Let statements return text that is not UTF-8, as `bytes.decode` does with this way to handle errors."""
+    db = on.connection if isinstance(on, sqlite3.Cursor) else on
     as_before = db.text_factory
     db.text_factory = partial(str, encoding="utf-8", errors=errors)
     try:

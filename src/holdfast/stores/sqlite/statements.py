@@ -21,9 +21,7 @@ from holdfast.core.verdict import Verdict
 from holdfast.stores import row_json
 from holdfast.stores.protocol import Added, Reply, duty_lost
 from holdfast.stores.sqlite import turns
-from holdfast.stores.sqlite.rows import Q, any_text
-
-Executes = sqlite3.Connection | sqlite3.Cursor  # what statements are run on; a caller's transaction lends a cursor
+from holdfast.stores.sqlite.rows import Executes, Q, any_text
 
 
 def add(db: Executes, jobs: Sequence[NewJob], wall: float, batch: str | None = None) -> list[Added]:
@@ -205,7 +203,7 @@ def reach(db: Executes, job_id: str, what: Awaited, wall: float, seen_fence: int
     return row[0] if row is not None else None
 
 
-def move(db: sqlite3.Connection, moves: Sequence[Move], wall: float) -> list[Reply]:
+def move(db: Executes, moves: Sequence[Move], wall: float) -> list[Reply]:
     """Apply acts of people, with all that belongs to them."""
     rows = row_json.encode([row_json.move(each) for each in moves]).decode()
     comes_alive = any(each.verdict.state in LIVE and each.seen.state not in LIVE for each in moves)
@@ -235,7 +233,7 @@ def move(db: sqlite3.Connection, moves: Sequence[Move], wall: float) -> list[Rep
     ]
 
 
-def _say_of_steps(db: sqlite3.Connection, seen: Seen, verdict: Verdict) -> None:
+def _say_of_steps(db: Executes, seen: Seen, verdict: Verdict) -> None:
     """Write down what a person says of steps, and set aside what is to be run again."""
     if verdict.steps:
         rows = [row_json.step(seen.job_id, step) for step in verdict.steps]
@@ -284,13 +282,13 @@ def duty_token(duty: Duty) -> dict[str, Any]:
     return {"name": duty.name, "holder": duty.holder, "term": duty.term}
 
 
-def write_tallies(db: sqlite3.Connection, tallies: Counter[tuple[str, State]]) -> None:
+def write_tallies(db: Executes, tallies: Counter[tuple[str, State]]) -> None:
     rows = [(queue, state, jobs) for (queue, state), jobs in tallies.items() if jobs and row_json.is_whole(queue)]
     if rows:
         db.execute(Q["settle_tally"], {"tallies": row_json.encode(rows).decode()})
 
 
-def write_events(db: sqlite3.Connection, events: list[list[Any]], wall: float) -> None:
+def write_events(db: Executes, events: list[list[Any]], wall: float) -> None:
     if events:
         db.execute(Q["settle_journal"], {"events": row_json.encode(events).decode(), "wall": wall})
 

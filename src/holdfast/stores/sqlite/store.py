@@ -6,6 +6,7 @@ import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
@@ -48,6 +49,7 @@ from holdfast.core.records import (
     Step,
     Vanished,
     Worker,
+    has_keyed,
 )
 from holdfast.core.settlement import Settlement, stale_report
 from holdfast.core.transitions import ABANDONED_S, DECLARED_S, RENEW_S
@@ -63,7 +65,7 @@ from holdfast.failpoints import point
 from holdfast.stores import row_json
 from holdfast.stores.protocol import Added, Fired, Reply, Schema, schema_too_new
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
-from holdfast.stores.sqlite import facts, liveness, locks, names, statements, unreadable, wal
+from holdfast.stores.sqlite import facts, keys, liveness, locks, names, statements, unreadable, wal
 from holdfast.stores.sqlite.backup import backup
 from holdfast.stores.sqlite.batches import SqliteBatches
 from holdfast.stores.sqlite.commit_watch import CommitWatch
@@ -115,14 +117,14 @@ class SqliteStore:
         if not jobs:
             return []
         point("add.before")
-        rows = statements.NewRows(jobs)
+        add = partial(keys.add, jobs=jobs) if has_keyed(jobs) else statements.NewRows(jobs).add
         if connection is not None:
             with self._db.joining(connection) as db:
-                answers = rows.add(db, self._clock.wall())
+                answers = add(db, wall=self._clock.wall())
         else:
             with self._db.writing() as db:
                 locked_at = self._clock.lease()
-                answers = rows.add(db, self._clock.wall())
+                answers = add(db, wall=self._clock.wall())
             if len(jobs) >= self.add_at_once // 2:
                 self._note_lock(len(jobs), self._clock.lease() - locked_at)
         point("add.after")
@@ -369,6 +371,14 @@ class SqliteStore:
             if deleted:
                 db.execute(Q["standing_removed"])
         return deleted
+
+    def purge_keys(self, after: str = "", limit: int = 1000) -> str | None:
+        with self._db.reading() as db:
+            last: str | None = db.execute(Q["keys_page"], {"after": after, "limit": limit}).fetchone()[0]
+        if last is not None:
+            with self._db.writing() as db:
+                db.execute(Q["keys_purged"], {"after": after, "last": last, "wall": self._clock.wall()})
+        return last
 
     def delete(self, jobs: Sequence[Seen], act: NewEvent | None = None) -> list[Reply]:
         with self._db.writing() as db:
