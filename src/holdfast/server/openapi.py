@@ -31,7 +31,7 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_kind)
-    return {
+    made = {
         "openapi": "3.1.0",
         "info": {
             "title": "Holdfast",
@@ -50,6 +50,22 @@ def document(routes: tuple[Route, ...]) -> dict[str, Any]:
             },
         },
     }
+    found: dict[str, Any] = _for_generators(made)
+    return found
+
+
+def _for_generators(part: Any) -> Any:
+    """Say what generators of types take literally: an object with any members, and a member that may be left out."""
+    if isinstance(part, list):
+        return [_for_generators(each) for each in part]
+    if not isinstance(part, dict):
+        return part
+    changed = {name: _for_generators(each) for name, each in part.items()}
+    if changed.get("type") == "object" and not {"properties", "additionalProperties"} & changed.keys():
+        changed["additionalProperties"] = {}
+    if "default" in changed and changed["default"] is None:
+        del changed["default"]
+    return changed
 
 
 def _operation(route: Route, by_kind: dict[int, Any]) -> dict[str, Any]:
