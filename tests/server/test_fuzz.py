@@ -148,7 +148,9 @@ def _answer(
         stream.until(lambda each: each.ended or bool(each.text))
         stream.leave()
         return stream.status or 0, "", stream.text
-    texts = {name: value.encode("utf-8", "replace").decode() for name, value in texts.items()}
+    texts = {
+        name: value.encode("utf-8", "replace").decode()[:5_000] for name, value in texts.items()
+    }  # httpx has a limit
     answer = client(method, path, params=texts, headers=headers, **sent)
     return answer.status_code, answer.headers["content-type"], answer.text
 
