@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import reaper_service
+from holdfast import App, UsageError, reaper_service
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
-from holdfast.core.records import Duty
+from holdfast.core.records import Duty, Worker
 from holdfast.core.recovery import PROOF_S, RENEW_S, SECOND_LOOK_S
-from holdfast.duties import DutyHolder
+from holdfast.duties import DutyHolder, Election
 from holdfast.errors import DutyLost, StoreUnavailable
 from holdfast.hooks import Hooks
 from holdfast.reaper import Reaper
@@ -215,6 +218,145 @@ def test_a_store_gap_during_a_standby_is_known_to_the_process_that_takes_over(st
     reaper_service.serve(store, Played(clock, at), stop, hooks=Hooks(), name="a", interval_s=1.0)  # type: ignore[arg-type]
     after = row(store, job.id)
     assert (after.state, after.crashes, after.zombies) == (State.READY, 0, 1)
+
+
+def test_a_holder_renews_its_duty_when_the_election_says(store: Store, clock: FakeClock) -> None:
+    asked: list[float] = []
+
+    class Asked:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def acquire(self, *given: Any) -> Duty | None:
+            asked.append(clock.lease())
+            return store.acquire(*given)
+
+    began = clock.lease()
+    holder = DutyHolder(Asked(), clock, "reaper", "a", 30.0, Hooks(), 5.0)  # type: ignore[arg-type]
+    for _ in range(12):
+        assert holder.duty() is not None
+        clock.advance(1.0)
+    assert [at - began for at in asked] == [0.0, 5.0, 10.0]
+
+
+def test_a_replica_that_stands_by_asks_each_retry_and_takes_over_at_the_end_of_the_ttl(
+    store: Store, clock: FakeClock
+) -> None:
+    stop, asked, turns = threading.Event(), list[float](), list[bool]()
+    assert store.acquire("reaper", "another", 30.0) is not None
+    began = clock.lease()
+
+    class Asked:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(store, name)
+
+        def acquire(self, *given: Any) -> Duty | None:
+            asked.append(clock.lease() - began)
+            return store.acquire(*given)
+
+    def note(active: bool, settled: int) -> None:
+        turns.append(active)
+        if active:
+            stop.set()
+
+    election = Election.declare(0.5, 30.0, 10.0, 4.0)
+    heard = Heard()
+    reaper_service.serve(
+        *(Asked(), clock, stop),  # type: ignore[arg-type]
+        hooks=heard.hooks,
+        name="a",
+        election=election,
+        on_turn=note,
+    )
+    gaps = [later - sooner for sooner, later in itertools.pairwise(asked)]
+    assert all(4.0 <= gap < 5.0 for gap in gaps), gaps
+    assert 30.0 <= asked[-1] < 35.0, "it is taken over within ttl and retry"
+    assert turns.count(True) == 1
+    assert turns[-1] is False, "it has given the duty back"
+    assert len(turns) > len(asked), "it looks whether the store answers meanwhile"
+    assert [kind for kind, _, _ in heard.events] == ["duty_acquired", "duty_lost"]
+
+
+def test_an_active_replica_with_long_pauses_keeps_a_short_duty(store: Store, clock: FakeClock) -> None:
+    stop, heard, turns = threading.Event(), Heard(), list[bool]()
+
+    def note(active: bool, settled: int) -> None:
+        turns.append(active)
+        if len(turns) == 60:
+            stop.set()
+
+    reaper_service.serve(
+        *(store, clock, stop),
+        hooks=heard.hooks,
+        name="a",
+        interval_s=3600.0,
+        election=Election.declare(3600.0, 9.0, 3.0, None),
+        on_turn=note,
+    )
+    assert [term for _, _, term in heard.events] == [1, 1], "it never lost it"
+
+
+@pytest.mark.parametrize(
+    ("timing", "says"),
+    [
+        ({"ttl_s": 10.0, "renewal_s": 6.0}, "half"),
+        ({"ttl_s": 0.0}, "ttl_s"),
+        ({"retry_s": float("nan")}, "retry_s"),
+        ({"renewal_s": True}, "renewal_s"),
+        ({"interval_s": 0.0}, "interval_s"),
+        ({"grace_s": -1}, "grace_s"),
+    ],
+)
+def test_an_election_that_makes_no_sense_is_refused(timing: dict[str, Any], says: str) -> None:
+    with App("memory://") as app, pytest.raises(UsageError, match=says):
+        app.reaper(**timing)
+
+
+def test_a_reaper_inside_a_program_recovers_tells_hooks_and_gives_its_duty_back(tmp_path: Path) -> None:
+    with App(f"sqlite:///{tmp_path}/jobs.db?synchronous=normal") as app:
+        told: list[str] = []
+        for kind in ("zombie", "duty_acquired", "duty_lost"):
+            app.on(kind, lambda event: told.append(event["kind"]))
+        job = app.task(print, name="shout").enqueue()
+        app.store.enroll(Worker(id="dead", name="old", host="here", pid=1, boot_id=app.clock.boot_id))
+        app.store.claim("dead", "claim", ["default"], ["shout"], 1)
+        with app.reaper(name="sidecar", interval_s=0.05) as reaper:
+            assert reaper.is_active
+            app.store.retire("dead", "it was killed")
+            until(lambda: reaper.settled == 1)
+            with pytest.raises(UsageError, match="started before"):
+                reaper.start()
+        assert (job.refresh().state, reaper.is_active, reaper.name) == ("ready", False, "sidecar")
+        assert app.hooks.flush()
+        assert told == ["duty_acquired", "zombie", "duty_lost"]
+        assert app.store.acquire("reaper", "another", 3.0) is not None
+        with pytest.raises(UsageError, match="not started"):
+            app.reaper().stop()
+
+
+def test_of_two_reapers_one_is_active_and_the_other_takes_over_when_it_stops() -> None:
+    with App("memory://") as app:
+        first = app.reaper(name="a", ttl_s=60, renewal_s=20, retry_s=0.05).start()
+        second = app.reaper(name="b", ttl_s=60, renewal_s=20, retry_s=0.05).start()
+        assert (first.is_active, second.is_active) == (True, False)
+        first.stop()
+        until(lambda: second.is_active)  # it does not wait for the ttl
+        second.stop()
+
+
+def test_a_reaper_can_be_entered_with_await_and_ends_with_its_app() -> None:
+    async def story() -> None:
+        app = App("memory://")
+        async with app.reaper() as reaper:
+            assert reaper.is_active
+        assert not reaper.is_active
+        late = app.reaper()
+        await asyncio.to_thread(late.start)
+        await app.aio.close()
+        assert not late.is_active, "closing the app has stopped it"
+        late.stop()
+
+    asyncio.run(story())
 
 
 class Played:

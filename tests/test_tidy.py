@@ -208,6 +208,7 @@ LATE = {
     ("app.py", "holdfast.aio"): "made from the verbs of App; asyncio code alone needs it",
     ("app.py", "holdfast.alerts"): "an app without alerts starts without them",
     ("app.py", "holdfast.alerts.notifier"): "app.reap() alone needs it here",
+    ("app.py", "holdfast.embedded_reaper"): "app.reaper() alone needs it here",
     ("app.py", "holdfast.reaper"): "app.reap() alone needs it here",
     ("app.py", "holdfast.scheduler"): "an app without schedules starts without it",
     ("app.py", "holdfast.worker.embedded"): "app.worker() alone needs it here",

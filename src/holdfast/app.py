@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from holdfast.alerts import Alert
     from holdfast.alerts.messages import WebhookForm
     from holdfast.alerts.rules import AlertKind, ThresholdOptions
+    from holdfast.embedded_reaper import EmbeddedReaper
     from holdfast.reaper import Report
     from holdfast.worker.embedded import EmbeddedWorker
     from holdfast.worker.tick import TickReport
@@ -736,6 +737,27 @@ class App:
         names, release = tuple(queues), release or release_of_environment()
         settings = WorkerOptions(names, slots, 1, name, grace_period_s, reaper, release=release)
         return EmbeddedWorker(self, settings)
+
+    def reaper(
+        self,
+        *,
+        name: str | None = None,
+        interval_s: float = 0.5,
+        grace_s: float = 0.0,
+        ttl_s: float | None = None,
+        renewal_s: float | None = None,
+        retry_s: float | None = None,
+    ) -> EmbeddedReaper:
+        """Return a reaper for this program: `with app.reaper():` runs `holdfast reaper` on threads of this process.
+
+        One of several replicas is active. It renews its duty every `renewal_s` (a third of `ttl_s`); the others ask for
+        it every `retry_s`, and one takes over when it stops, or `ttl_s` after its last renewal. It needs no tasks.
+        """
+        with importing:
+            from holdfast.embedded_reaper import EmbeddedReaper
+
+        timing = {"ttl_s": ttl_s, "renewal_s": renewal_s, "retry_s": retry_s}
+        return EmbeddedReaper(self, name=name, interval_s=interval_s, grace_s=grace_s, **timing)
 
     # -----------------------------------------------------------------------------workflows
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from holdfast.clock import Clock
 from holdfast.core.recovery import PROOF_S, RENEW_S, SECOND_LOOK_S
-from holdfast.duties import DutyHolder
+from holdfast.duties import DutyHolder, Election
 from holdfast.errors import FileReplaced
 from holdfast.hooks import Hooks
 from holdfast.ids import new_id
@@ -22,8 +23,6 @@ from holdfast.stores.protocol import Store
 log = logging.getLogger("holdfast.reaper")
 
 DUTY = "reaper"
-TTL_INTERVALS = 3  # the duty outlives one failed renewal, and passes on soon after its holder died
-TTL_MIN_S = 3.0  # a replica that looks very often need not renew its duty as often
 MEANWHILE = "no zombies are looked for meanwhile"
 
 
@@ -56,27 +55,36 @@ def serve(
     name: str,
     grace_s: float = 0.0,
     interval_s: float = 0.5,
+    election: Election | None = None,
+    on_turn: Callable[[bool, int], object] = lambda active, settled: None,
 ) -> int:
     """Reap until `stop` is set; return how many jobs this replica settled.
 
-    A replica takes over within three intervals (at least 3 s) of the active one's death, and at once when that one
-    stops in good order. A store that fails is tried again.
+    A replica takes over within the election's `ttl_s` and `retry_s` of the active one's death, by default three
+    intervals (at least 3 s), and within `retry_s` when that one stops in good order. A store that fails is tried again.
+    `on_turn` is told after each turn whether this replica is active, and how many it has settled.
     """
-    post = DutyHolder(store, clock, DUTY, f"{name}:{new_id()}", max(TTL_INTERVALS * interval_s, TTL_MIN_S), hooks)
+    election = election or Election.declare(interval_s, None, None, None)
+    holder = f"{name}:{new_id()}"
+    post = DutyHolder(store, clock, DUTY, holder, election.ttl_s, hooks, election.renewal_s)
+    ask_at = float("-inf")  # when to ask for the duty again
     reaper = Reaper(store, clock, hooks=hooks, grace_s=grace_s, pace_s=interval_s)
     settled, failing, stands_by = 0, False, False
 
     def turn() -> float | None:
-        nonlocal settled, failing, stands_by
-        duty = post.duty()
+        nonlocal settled, failing, stands_by, ask_at
+        now = clock.lease()
+        duty = post.duty() if post.is_held or now >= ask_at else None
         if duty is None:
             if not stands_by:
                 log.info("another replica has the duty; standing by")
+            ask_at = now + election.retry_s if now >= ask_at else ask_at
             reaper.stand_by()
         else:
             settled += reaper.once(under=duty).recovered
         stands_by, failing = duty is None, False
-        return None if duty is None else until_next_look(reaper, store, grace_s)
+        on_turn(duty is not None, settled)
+        return ask_at - now if duty is None else until_next_look(reaper, store, grace_s)
 
     def failed(error: Exception) -> None:
         nonlocal failing
@@ -86,10 +94,12 @@ def serve(
             hooks.emit("error", {"error": str(error)})
         failing = True
 
+    pause_s = min(interval_s, election.renewal_s)
     Service(
-        *("holdfast-reaper", turn, clock, log, interval_s, MEANWHILE), lost=post.refused, failed=failed, stopping=stop
+        *("holdfast-reaper", turn, clock, log, pause_s, MEANWHILE), lost=post.refused, failed=failed, stopping=stop
     ).run()
     post.resign()
+    on_turn(False, settled)
     hooks.flush()
     return settled
 

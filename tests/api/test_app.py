@@ -725,6 +725,7 @@ NOT_AWAITED = {
     "on_worker_start",
     "on_worker_stop",
     "queue",
+    "reaper",
     "resource",
     "store",
     "task",

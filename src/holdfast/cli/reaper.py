@@ -25,6 +25,7 @@ PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
     epilog="""
     holdfast reaper
     holdfast reaper --interval 5 --grace 10
+    holdfast reaper --ttl 30s --renewal 10s --retry 5s
     holdfast --db sqlite:///jobs.db reaper --name reaper-2
     holdfast reaper jobs:app --keep 7d --keep-dead 90d
     holdfast reaper --alert-webhook https://hooks.example.org/jobs
@@ -35,6 +36,9 @@ PRUNE_EVERY = 10  # intervals: what ended long ago can wait a little longer
 @click.option(
     "--interval", type=Duration(), default="500ms", metavar="TIME", show_default=True, help="Look at least this often."
 )
+@click.option("--ttl", type=Duration(), metavar="TIME", help="Take over from a silent replica after this long.")
+@click.option("--renewal", type=Duration(), metavar="TIME", help="Renew the duty this often. [default: ttl / 3]")
+@click.option("--retry", type=Duration(), metavar="TIME", help="Ask for the duty this often. [default: --interval]")
 @click.option("--name", default=None, metavar="NAME", help="Its name in the log. [default: host and pid]")
 @click.option(
     "--keep",
@@ -50,6 +54,9 @@ def reaper(
     app: str | None,
     grace_s: float,
     interval: float,
+    ttl: float | None,
+    renewal: float | None,
+    retry: float | None,
     name: str | None,
     keep: float | None,
     keep_dead: float | None,
@@ -68,12 +75,14 @@ def reaper(
     from holdfast.alerts.notifier import Notifier
     from holdfast.continuity import REAPER, Watcher
     from holdfast.core.retention import Retention
+    from holdfast.duties import Election
     from holdfast.hooks import Hooks
     from holdfast.pruner import Pruner
     from holdfast.reaper_service import serve
 
     if not 0.05 <= interval <= 3600:
         raise click.BadParameter("must be between 50ms and 1h", param_hint="--interval")
+    election = Election.declare(interval, ttl, renewal, retry)
     settings().serves = True
     hooks, alerts = hooks_and_alerts(app, alerts)
     retention = Retention.declare({"done": keep, "cancelled": keep, "rolled_back": keep, "dead": keep_dead})
@@ -84,7 +93,9 @@ def reaper(
         hooks = hooks or Hooks()
         pruner = Pruner(store, clock, retention, hooks=hooks, name=who, interval_s=PRUNE_EVERY * interval)
         with Watcher(store, clock, who, REAPER), Notifier(store, clock, alerts, name=who), pruner:
-            settled = serve(store, clock, stop, hooks=hooks, name=who, grace_s=grace_s, interval_s=interval)
+            settled = serve(
+                *(store, clock, stop), hooks=hooks, name=who, grace_s=grace_s, interval_s=interval, election=election
+            )
     if log_format == "json":
         logging.getLogger("holdfast.reaper").info("settled %d lost attempts", settled)
     else:
