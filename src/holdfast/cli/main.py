@@ -23,6 +23,7 @@ COMMANDS = {
     "top": "Watch queues, rates, workers, leases and detections.",
     "zombies": "Look back at the jobs that lost their worker.",
     "errors": "See which errors there are, how many, since when, on which release.",
+    "report": "Write a report of what went wrong, as one HTML file.",
     "jobs": "See, export, retry, cancel, move, change and delete jobs.",
     "workflows": "See workflows step by step; retry, undo, signal, cancel and fork them.",
     "held": "Answer for jobs that wait for a person.",

@@ -24,6 +24,7 @@ from holdfast.insight.health import (
     vanished_ids,
     worker_state,
 )
+from holdfast.insight.incident import incident_view
 from holdfast.insight.live import live_view
 from holdfast.insight.schedules import next_runs, schedule_jobs, schedule_views, when
 from holdfast.insight.selection import (

@@ -1,0 +1,155 @@
+"""The report of an incident as plain data: what died, how it was found, what was held, which errors, and who did what.
+
+It has names, ids, reasons and numbers. It never has a payload, an argument or a result. Passwords in texts are hidden.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from holdfast.core.durations import iso
+from holdfast.core.records import Event, Job, Worker
+from holdfast.core.text import hide_secrets
+from holdfast.insight.audit import act_view, acts_of_people
+from holdfast.insight.errors import error_views
+from holdfast.insight.health import vanished_ids
+from holdfast.insight.status import status_view
+from holdfast.insight.tasks import task_views
+from holdfast.insight.views import limits_view, worker_view
+from holdfast.insight.zombies import Lookback, look_back, zombies_view
+from holdfast.stores.protocol import Store, rows_of
+from holdfast.version import __version__
+
+LINES_MAX = 20_000  # lines of the journal that are counted: the newest
+SHOWN_MAX = 200  # rows of each list
+TASKS_MAX = 50
+BARS = 48  # of the chart of errors, about
+FAILURES = {"failed": "failed", "timed_out": "stopped", "stalled": "stopped", "zombie": "lost"}
+_KINDS = (*FAILURES, "held", "asked", "dead")
+_PAGE = 2_000
+_JOBS = 200
+_STEPS_S = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400)
+_REASONS = ("reason", "cause", "question", "note")
+
+
+def incident_view(store: Store, since: float) -> dict[str, Any]:
+    """Show everything about the time since that instant that a team attaches to an incident."""
+    now = store.now()
+    look = look_back(store, now.wall - since)
+    events = list(_events(store, since))
+    errors = error_views(store, since, limit=SHOWN_MAX)
+    stopped = [event for event in events if event.kind in ("held", "asked", "dead")]
+    jobs = _jobs(store, [event.job_id for event in stopped])
+    workers = [worker for worker in store.workers(gone=True) if (worker.gone_at or now.wall) >= since]
+    vanished, schema = vanished_ids(store), store.schema()
+    status = status_view(store, now.wall - since)
+    return {
+        "store": status["store"],
+        "since": iso(since),
+        "until": iso(now.wall),
+        "seconds": round(now.wall - since, 3),
+        "version": __version__,
+        "schema": schema.found,
+        "healthy": status["healthy"],
+        "summary": status["summary"],
+        "troubles": status["troubles"],
+        "lost": _lost(look),
+        "failures": _over_time(events, since, now.wall),
+        "is_cut": len(events) >= LINES_MAX,
+        "errors": [{**each, "message": _told(each["message"])} for each in errors],
+        "held": [_stopped(event, jobs, now.wall) for event in stopped if event.kind != "dead"][:SHOWN_MAX],
+        "dead": [_stopped(event, jobs, now.wall) for event in stopped if event.kind == "dead"][:SHOWN_MAX],
+        "held_total": sum(event.kind != "dead" for event in stopped),
+        "dead_total": sum(event.kind == "dead" for event in stopped),
+        "held_now": status["jobs"]["held"],
+        "acts": [act_view(act) for act in acts_of_people(store, since, None, SHOWN_MAX)],
+        "workers": [worker_view(worker, now, vanished) for worker in _newest(workers)],
+        "workers_total": len(workers),
+        "queues": [{"queue": queue.name, **limits_view(queue, now.wall)} for queue in store.queues()][:SHOWN_MAX],
+        "tasks": _tasks(store, errors, look),
+    }
+
+
+def _events(store: Store, since: float) -> Iterator[Event]:
+    """Yield what went wrong, the newest first."""
+    before, found = None, 0
+    while found < LINES_MAX and (page := store.journal(kinds=_KINDS, since=since, before=before, limit=_PAGE)):
+        yield from reversed(page)
+        found, before = found + len(page), page[0].seq
+
+
+def _jobs(store: Store, ids: Sequence[str]) -> dict[str, Job]:
+    wanted = list(dict.fromkeys(ids))[: 2 * SHOWN_MAX]
+    return {job.id: job for job in rows_of(store, wanted, _JOBS)}
+
+
+def _stopped(event: Event, jobs: dict[str, Job], now: float) -> dict[str, Any]:
+    """Show a job that stopped: when and why, and its state by now."""
+    job = jobs.get(event.job_id)
+    why = next((str(event.detail[name]) for name in _REASONS if event.detail.get(name)), None)
+    return {
+        "at": iso(event.at),
+        "kind": event.kind,
+        "by": event.actor,
+        "id": event.job_id,
+        "task": None if job is None else job.task,
+        "queue": None if job is None else job.queue,
+        "why": _told(why or (job.error if job is not None else None)),
+        "now": "deleted" if job is None else job.shown_state(now),
+    }
+
+
+def _lost(look: Lookback) -> dict[str, Any]:
+    """Show the lost attempts: a summary as `holdfast zombies` has it, and each of the newest."""
+    view, late = zombies_view(look), {(each.job_id, each.fence) for each in look.false}
+    found = [
+        {
+            "at": iso(each.at),
+            "id": each.job_id,
+            "task": look.victims[each.job_id].task,
+            "worker": each.worker or None,
+            "detector": each.detector,
+            "silent_s": None if each.silent_s is None else round(each.silent_s, 3),
+            "decision": each.decision,
+            "step": each.step,
+            "now": look.victims[each.job_id].state,
+            "reported_later": (each.job_id, each.fence) in late,
+        }
+        for each in look.found[:SHOWN_MAX]
+    ]
+    moments = [[each.at, each.silent_s, each.detector] for each in look.found if each.silent_s is not None]
+    return {
+        **{name: view[name] for name in ("zombies", "jobs", "detectors", "decisions", "now", "false_positives")},
+        "found": found,
+        "moments": moments,
+    }
+
+
+def _over_time(events: Sequence[Event], since: float, until: float) -> dict[str, Any]:
+    """Count failures by the time at which they came."""
+    step = next((size for size in _STEPS_S if (until - since) / size <= BARS), _STEPS_S[-1])
+    first = since // step * step
+    bars = [Counter[str]() for _ in range(int((until - first) // step) + 1)]
+    for event in events:
+        if event.kind in FAILURES and first <= event.at <= until:
+            bars[int((event.at - first) // step)][FAILURES[event.kind]] += 1
+    shown = [{"at": first + number * step, **bar} for number, bar in enumerate(bars)]
+    total = sum((Counter(bar) for bar in bars), Counter[str]())
+    return {"step_s": step, "total": dict(total), "bars": shown}
+
+
+def _newest(workers: Sequence[Worker]) -> list[Worker]:
+    return sorted(workers, key=lambda worker: -worker.started_at)[:SHOWN_MAX]
+
+
+def _tasks(store: Store, errors: Sequence[dict[str, Any]], look: Lookback) -> list[dict[str, Any]]:
+    """Show the settings of the tasks that failed or lost their worker."""
+    names = [*(each["task"] for each in errors), *(each.task for each in look.victims.values() if each.task)]
+    wanted = list(dict.fromkeys(names))[:TASKS_MAX]
+    return task_views(store, wanted) if wanted else []
+
+
+def _told(text: str | None) -> str | None:
+    return None if text is None else hide_secrets(text)
