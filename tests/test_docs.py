@@ -383,7 +383,7 @@ def misuse(command: Command) -> str | None:
         return str(error)
 
 
-@pytest.mark.parametrize("words", ["jobs lst", "scan --fx", "db prune", "jobs list --state gone", "held approve"])
+@pytest.mark.parametrize("words", ["jobs lst", "scan --fx", "db prune", "jobs list --state gone", "held done"])
 def test_a_wrong_command_would_be_noticed(words: str) -> None:
     assert misuse(Command("here", tuple(words.split()), whole=True)) is not None
 

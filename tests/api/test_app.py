@@ -631,7 +631,8 @@ def test_the_address_of_a_database_in_memory_is_refused_with_the_right_one(url: 
         ("carrier-pigeon://ann:s3cret@coop", "begins with 'carrier-pigeon:', which no store does; write sqlite:///"),
         (
             "jobs.db",
-            "does not say what kind of store it is; write sqlite:///jobs.db, postgresql://user@host/database or memory://",
+            "does not say what kind of store it is; write sqlite:///jobs.db, postgresql://user@host/database, "
+            "https://server or memory://",
         ),
     ],
 )

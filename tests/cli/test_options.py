@@ -28,7 +28,7 @@ OWN_OUTPUT = {
     "completion",
     "generate",  # a file of another system
 }  # a log, lines of a format of their own, a script
-EVERYWHERE = {"--help", "--db", "--verbose", "--quiet"}
+EVERYWHERE = {"--help", "--db", "--token-file", "--verbose", "--quiet"}
 
 
 def commands() -> Iterator[tuple[str, click.Command, click.Context]]:

@@ -59,7 +59,7 @@ def test_the_list_says_what_was_and_what_comes(run: Run, store: Store, nightly: 
 def test_the_table(run: Run, store: Store, nightly: Schedule, clock: FakeClock) -> None:
     fire(store, clock.wall() + PAST_S)
     head, line = run("schedules", "list").stdout.splitlines()
-    assert head.split() == ["KEY", "CRON", "ZONE", "TASK", "NOW", "NEXT", "LAST", "JOB"]
+    assert head.split() == ["KEY", "CRON", "ZONE", "TASK", "NOW", "NEXT", "MISSED", "LAST", "JOB"]
     assert line.startswith("nightly")
     assert "* * * * *" in line
     assert " on " in line
@@ -235,10 +235,11 @@ def test_one_schedule_is_shown_in_plain_words(run: Run, store: Store, published:
     assert all(re.fullmatch(r"next: \w{3} \d{4}-\d\d-\d\d 03:00 JST \(in .+\)", line) for line in lines[5:])
     view = run.json("schedules", "show", "k")
     assert (set(view), view["when"], len(view["next_runs"])) == (
-        *(VIEW | {"when", "next_runs"}, "At 03:00 every day, Asia/Tokyo", 5),
+        *(VIEW | {"when", "next_runs", "jobs"}, "At 03:00 every day, Asia/Tokyo", 5),
     )
     run("schedules", "pause", "k")
     assert "next:" not in run("schedules", "show", "k").stdout
+    clock.set_wall(clock.wall() - 130)
     declare(store, "nightly")
     shown = run("schedules", "show", "nightly").stdout
     assert "made: by a program that declares it" in shown

@@ -34,7 +34,7 @@ def test_a_rollback_makes_it_ready_to_be_undone(state: State) -> None:
     assert (verdict.open_step, verdict.cancel_requested, verdict.undo_requested) == ("", False, False)
     assert verdict.error == "withdrawn"
     [note] = verdict.events
-    detail = {"rolling_back": True, "from": state.value, "reason": "withdrawn"}
+    detail = {"rolling_back": True, "from": state.value, "note": "withdrawn"}
     assert (note.kind, note.actor, note.detail) == ("moved", "ann", detail)
     assert acts.rollback(job, NOW, actor="ann").error == "rolled back by ann"
 
@@ -44,7 +44,7 @@ def test_a_running_one_is_asked_to_stop_and_to_undo() -> None:
     assert (verdict.move, verdict.state, verdict.raises_fence) == (Transition.CANCEL, State.RUNNING, False)
     assert (verdict.cancel_requested, verdict.undo_requested) == (True, True)
     assert verdict.error == "withdrawn", "why is asked for in the end, and is not what stopped it"
-    assert verdict.events[0].detail == {"undo_requested": True, "reason": "withdrawn"}
+    assert verdict.events[0].detail == {"undo_requested": True, "note": "withdrawn"}
 
 
 def test_what_cannot_be_rolled_back() -> None:
@@ -63,7 +63,7 @@ def test_what_cannot_be_rolled_back() -> None:
 def test_a_rollback_that_was_given_up_goes_on_and_keeps_its_cause(state: State) -> None:
     verdict = acts.rollback(flow(state, rolling_back=True, error="why"), NOW, actor="ann", reason="once more")
     assert (verdict.state, verdict.rolling_back, verdict.error) == (State.READY, True, None)
-    assert verdict.events[0].detail["reason"] == "once more"
+    assert verdict.events[0].detail["note"] == "once more"
 
 
 # ------------------------------------------------------------------------------------------ from a step

@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from msgspec.structs import replace
 
 from holdfast import insight
+from holdfast.cli.commands import command_of
 from holdfast.cli.main import cli
 from holdfast.core.records import Event, Job, Pulse
 from holdfast.core.verdict import Failed, Lost, Stalled, Succeeded, TimedOut
@@ -34,6 +35,11 @@ def told(store: Store, job: Job) -> tuple[str, str]:
     sentence = insight.explain(store, seen).sentence
     assert sentence.endswith(health["sentence"])
     return health["word"], health["sentence"]
+
+
+def choices(store: Store, job_id: str) -> list[tuple[str, str]]:
+    """What a person may do about it, in words and as a command."""
+    return [(choice.words, command_of(choice)) for choice in insight.explain(store, row(store, job_id)).choices]
 
 
 def usually(store: Store, clock: FakeClock, task: str, took_s: float, jobs: int) -> None:
@@ -66,7 +72,7 @@ def test_dead_when_no_beat_came_until_the_lease_ran_out(store: Store, clock: Fak
         "Its worker is dead, frozen or cut off: no beat for 42 s, and its lease ran out 12 s ago. "
         "A reaper will settle it.",
     )
-    assert insight.explain(store, row(store, job.id)).answers == (("recover it now", "holdfast scan --fix"),)
+    assert choices(store, job.id) == [("recover it now", "holdfast scan --fix")]
 
 
 def test_dead_only_when_the_lease_is_over(store: Store, clock: FakeClock) -> None:
@@ -239,9 +245,9 @@ def test_perhaps_hung_when_it_is_still_for_longer_than_it_moved(store: Store, cl
     assert f", after it had moved for {insight.duration(moved_s)}. " in sentence
     assert sentence.endswith("Nothing stops it but a person: it has no timeout_s and no stall_s.")
     stop = ("stop it", f"holdfast jobs cancel {job.id} --fence {job.fence}")
-    assert insight.explain(store, row(store, job.id)).answers == (stop,)
+    assert choices(store, job.id) == [stop]
     asked = replace(row(store, job.id), cancel_requested=True)
-    assert insight.explain(store, asked).answers == ()
+    assert insight.explain(store, asked).choices == ()
 
 
 def test_one_that_may_be_still_for_longer_is_not_said_to_hang(store: Store, clock: FakeClock) -> None:

@@ -32,6 +32,7 @@ from holdfast.stores.protocol import Store
 SHOWN_STATES = (*(state.value for state in State), "scheduled", "retrying")
 _PARTS = frozenset({"scheduled", "retrying"})  # of those that are ready
 _PAGE = 1000
+_ROUNDED_S = 0.001  # SQLite writes instants into JSON with 15 digits
 _SAMPLE = 200  # jobs to read for a suggestion
 EVENTS_MAX = 100_000  # of one job
 FLOW_S = 300.0  # how far back the rates of queues look
@@ -444,7 +445,7 @@ def _earliest(ready: float | None, waits: Sequence[DueWaits]) -> float | None:
 
 def _since(instant: float | None, now: float) -> float | None:
     """Return for how long an instant is past; None when it is not."""
-    return None if instant is None or instant > now else round(now - instant, 3)
+    return None if instant is None or instant > now + _ROUNDED_S else round(max(0.0, now - instant), 3)
 
 
 # ----------------------------------------------------------------------------------------------- parts

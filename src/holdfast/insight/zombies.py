@@ -257,6 +257,7 @@ def _by_detector(look: Lookback) -> list[dict[str, Any]]:
         {
             "detector": detector,
             "zombies": number,
+            "looked_at": sum(each.detector == detector for each in look.found),
             "silent_s": _spread(each.silent_s for each in look.found if each.detector == detector),
             "overdue_s": _spread(each.overdue_s for each in look.found if each.detector == detector),
         }
