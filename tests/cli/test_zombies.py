@@ -364,3 +364,24 @@ def test_a_storm_of_one_task_is_told_from_one_of_the_fleet_and_two_are_two(
     assert (first["concerns"], first["zombies"], first["tasks"]) == ("task", 30, 1)
     assert (second["concerns"], second["zombies"], second["workers"]) == ("fleet", 21, 21)
     assert first["until"] < second["since"]
+
+
+def test_the_attempts_are_listed_with_the_ids_of_their_jobs_and_their_detector(
+    run: Run, store: Store, clock: FakeClock
+) -> None:
+    expired = lose(store, task="send", queue="mail")
+    run("scan", "--fix")
+    clock.advance(PAST_S + 5)
+    killed = start(store, task="charge", on_crash="hold")
+    settle(store, killed, Lost("exit", "it was killed", {"seconds_since_beat": 2.5, "worker": "box/1"}))
+    first, second = run.json("zombies", "--list")
+    assert (first["id"], first["detector"], first["silent_s"], first["worker"]) == (killed.id, "exit", 2.5, "box/1")
+    assert (first["decision"], first["now"], first["reported_later"]) == ("hold", "held", False)
+    assert (second["id"], second["detector"], second["task"]) == (expired.id, "expired", "send")
+    assert [each["id"] for each in run.json("zombies", "--list", "--detector", "expired")] == [expired.id]
+    assert len(run.json("zombies", "--list", "--limit", "1")) == 1
+    assert run.json("zombies", "--list", "--detector", "stuck") == []
+    said = run("zombies", "--list").stdout
+    assert re.search(rf"{killed.id} +charge +exit +2.5 s +box/1 +held +held", said)
+    assert "No such zombies" in run("zombies", "--list", "--detector", "stuck").stdout
+    assert "--detector needs --list" in run("zombies", "--detector", "exit", code=2).stderr

@@ -11,7 +11,8 @@ from holdfast import insight
 from holdfast.cli.base import Command, acknowledge, say
 from holdfast.cli.loading import opened_store
 from holdfast.cli.output import Column, bold, paragraph, show_json, show_table
-from holdfast.cli.types import Duration, json_option
+from holdfast.cli.types import Duration, json_option, limit_option
+from holdfast.errors import UsageError
 
 _TASKS = [
     Column("TASK", lambda row: row["task"] or "(deleted)", least=12, keeps_end=True),
@@ -46,6 +47,17 @@ _GROUPS = [
     Column("EXAMPLE", lambda row: row["example"], keep=True),
 ]
 
+_LIST = [
+    Column("FOUND AT", lambda row: row["at"].replace("T", " ")[:19], keep=True, rank=1),
+    Column("ID", lambda row: row["id"], keep=True),
+    Column("TASK", lambda row: row["task"] or "(deleted)", least=8, keeps_end=True),
+    Column("FOUND BY", lambda row: row["detector"], keep=True),
+    Column("SILENT", lambda row: _silent(row["silent_s"]), right=True, keep=True, rank=3),
+    Column("WORKER", lambda row: row["worker"], least=8, rank=4),
+    Column("DECIDED", lambda row: insight.DECIDED.get(row["decision"], row["decision"]), keep=True, rank=2),
+    Column("NOW", lambda row: row["now"] + (", reported later" if row["reported_later"] else ""), keep=True),
+]
+
 _ROWS_MAX = 50  # of the jobs that come again and again; a person reads no more
 
 
@@ -54,6 +66,7 @@ _ROWS_MAX = 50  # of the jobs that come again and again; a person reads no more
     epilog="""
     holdfast zombies
     holdfast zombies --since 7d
+    holdfast zombies --list --detector vanished --since 12h
     holdfast zombies --json | jq .false_positives.rate
     """,
 )
@@ -65,8 +78,13 @@ _ROWS_MAX = 50  # of the jobs that come again and again; a person reads no more
     metavar="TIME",
     help="How far to look back, such as 7d.",
 )
+@click.option("--list", "listed", is_flag=True, help="List the attempts, the newest first, with the ids of their jobs.")
+@click.option(
+    "--detector", type=click.Choice(insight.DETECTORS), help="With --list: only attempts that were found by this one."
+)
+@limit_option
 @json_option
-def zombies(since: float, as_json: bool) -> None:
+def zombies(since: float, listed: bool, detector: str | None, limit: int, as_json: bool) -> None:
     """Look back at the jobs that lost their worker.
 
     Shows how many there were, of which tasks, how and how fast they were found, and what happened to them. Lists storms
@@ -76,12 +94,33 @@ def zombies(since: float, as_json: bool) -> None:
     The time from the last sign of life (a beat, or the claim) until a zombie was found is an upper bound for the time
     that recovery took: the worker died somewhere in between.
     """
+    if detector is not None and not listed:
+        raise UsageError("--detector needs --list")
     with opened_store() as store:
-        view = insight.zombies_view(insight.look_back(store, since))
+        look = insight.look_back(store, since)
+    if listed:
+        _show_list(insight.lost_views(look, detector, limit), look, limit, _window(since), as_json)
+        return
+    view = insight.zombies_view(look)
     if as_json:
         show_json(view)
     else:
         _show(view, _window(since))
+
+
+def _show_list(rows: list[dict[str, Any]], look: insight.Lookback, limit: int, window: str, as_json: bool) -> None:
+    if as_json:
+        show_json(rows)
+    elif not rows:
+        acknowledge(f"No such zombies in the last {window}.")
+    else:
+        show_table(_LIST, rows)
+        if len(rows) == limit or not look.is_whole:
+            say(f"The newest {len(rows):,} of {look.total:,} in the last {window}: add --limit, or a shorter --since.")
+
+
+def _silent(seconds: float | None) -> str | None:
+    return None if seconds is None else insight.duration(seconds)
 
 
 def _show(view: dict[str, Any], window: str) -> None:

@@ -90,5 +90,5 @@ from holdfast.insight.views import (
     worker_views,
 )
 from holdfast.insight.workers import worker_reports
-from holdfast.insight.zombies import look_back, zombies_view
+from holdfast.insight.zombies import Lookback, look_back, lost_views, zombies_view
 from holdfast.stores.urls import shown_url

@@ -18,7 +18,7 @@ from holdfast.insight.health import vanished_ids
 from holdfast.insight.status import status_view
 from holdfast.insight.tasks import task_views
 from holdfast.insight.views import limits_view, worker_view
-from holdfast.insight.zombies import Lookback, look_back, zombies_view
+from holdfast.insight.zombies import Lookback, look_back, lost_views, zombies_view
 from holdfast.stores.protocol import Store, rows_of
 from holdfast.version import __version__
 
@@ -103,22 +103,7 @@ def _stopped(event: Event, jobs: dict[str, Job], now: float) -> dict[str, Any]:
 
 def _lost(look: Lookback) -> dict[str, Any]:
     """Show the lost attempts: a summary as `holdfast zombies` has it, and each of the newest."""
-    view, late = zombies_view(look), {(each.job_id, each.fence) for each in look.false}
-    found = [
-        {
-            "at": iso(each.at),
-            "id": each.job_id,
-            "task": look.victims[each.job_id].task,
-            "worker": each.worker or None,
-            "detector": each.detector,
-            "silent_s": None if each.silent_s is None else round(each.silent_s, 3),
-            "decision": each.decision,
-            "step": each.step,
-            "now": look.victims[each.job_id].state,
-            "reported_later": (each.job_id, each.fence) in late,
-        }
-        for each in look.found[:SHOWN_MAX]
-    ]
+    view, found = zombies_view(look), lost_views(look, limit=SHOWN_MAX)
     moments = [[each.at, each.silent_s, each.detector] for each in look.found if each.silent_s is not None]
     return {
         **{name: view[name] for name in ("zombies", "jobs", "detectors", "decisions", "now", "false_positives")},

@@ -209,6 +209,27 @@ def zombies_view(look: Lookback) -> dict[str, Any]:
     }
 
 
+def lost_views(look: Lookback, detector: str | None = None, limit: int = 1_000) -> list[dict[str, Any]]:
+    """Show each lost attempt, the newest first; with `detector` only those that were found by it."""
+    found = [each for each in look.found if detector in (None, each.detector)][:limit]
+    return [_lost_view(each, look.victims[each.job_id], (each.job_id, each.fence) in look.late) for each in found]
+
+
+def _lost_view(zombie: FoundZombie, victim: LostJob, is_late: bool) -> dict[str, Any]:
+    return {
+        "at": iso(zombie.at),
+        "id": zombie.job_id,
+        "task": victim.task,
+        "worker": zombie.worker or None,
+        "detector": zombie.detector,
+        "silent_s": None if zombie.silent_s is None else round(zombie.silent_s, 3),
+        "decision": zombie.decision,
+        "step": zombie.step,
+        "now": victim.state,
+        "reported_later": is_late,
+    }
+
+
 def _counted(look: Lookback, what: Literal["detector", "decision"]) -> Counter[str]:
     """Count all zombies: those that were found, or by the counts of the store where there are too many."""
     if look.is_whole:
