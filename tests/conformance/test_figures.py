@@ -136,7 +136,7 @@ def test_counters_never_fall(store: Store, clock: FakeClock) -> None:
     report_late(store, retried)
     counted = store.figures.counters()
     assert counted.ended == {"mail": {State.DONE: 1, State.DEAD: 1}}
-    assert counted.zombies == {("exit", "bury"): 1, ("vanished", "retry"): 1}
+    assert counted.zombies == {"exit": {"bury": 1}, "vanished": {"retry": 1}}
     assert counted.stale_reports == 1
     revive(store, row(store, dead.id))
     clock.advance(10)
@@ -159,7 +159,7 @@ def test_adding_up_changes_no_counter(store: Store, clock: FakeClock) -> None:
         settle(store, start(store), Succeeded())
     counted = store.figures.counters()
     assert counted.ended["default"] == {State.DONE: 3, State.DEAD: 3}
-    assert counted.zombies == {("exit", "bury"): 3}
+    assert counted.zombies == {"exit": {"bury": 3}}
     assert sum(each.attempts for each in store.figures.lost(0.0).counts) == 3
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.batches import Batch
 from holdfast.core.continuity import Doubt
 from holdfast.core.limits import Setting
 from holdfast.core.machine import State
@@ -64,5 +65,15 @@ def arguments(store: Store, verb: str, worker: str, job: str, running: str) -> A
         "doubt": (99, Doubt("rewound", "beats", "2", "1")),
         "note_act": (NewEvent("moved", {}, "me"),),
         "accept": (99, "me", None),
+        "figures.flow": (0.0,),
+        "figures.lost": (0.0,),
+        "batches.open": (Batch(id="nightly"),),
+        "batches.add": ("none", []),
+        "batches.close": ("none", True),
+        "batches.get": ([],),
+        "batches.counts": ("none",),
+        "batches.jobs": ("none", [], 1),
+        "batches.end": ("none", {}, None),
+        "batches.purge": (0.0, 1),
     }
     return msgspec.json.decode(codec(verb).write(given.get(verb, ()), {}))

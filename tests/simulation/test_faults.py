@@ -112,6 +112,7 @@ WRITES: dict[str, Callable[[Scene], Call]] = {
     "move": move_dead,
     "pause": lambda scene: lambda store: store.pause("default", True),
     "purge": lambda scene: lambda store: store.purge([State.DEAD], 2e9),
+    "purge_keys": lambda scene: lambda store: store.purge_keys(),
     "delete": lambda scene: lambda store: delete(store, scene.dead.id, scene.dead.state, scene.dead.fence),
     "record": lambda scene: lambda store: store.record([a_record(scene.flow, a_step(1, result="1"), a_step(2))]),
     "signal": lambda scene: lambda store: store.signal(a_signal(scene.flow, id="once")),

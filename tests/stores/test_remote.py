@@ -36,7 +36,7 @@ from holdfast.errors import (
 from holdfast.server import Server, ServerOptions
 from holdfast.stores import open_store
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.protocol import Reply, Store
+from holdfast.stores.protocol import Batches, Figures, Reply, Store
 from holdfast.stores.remote.connection import refusal
 from holdfast.stores.remote.store import RemoteStore
 from holdfast.stores.remote.verbs import LOCAL, VERBS, codec, fields_known, read_sent
@@ -83,13 +83,19 @@ def as_role(served: Served, behind: MemoryStore, clock: FakeClock, monkeypatch: 
 
 def test_every_verb_of_the_protocol_travels_or_is_done_here() -> None:
     """A new verb needs a line in `verbs.py`: else workers behind a server would not have it."""
-    protocol = {name for name, verb in vars(Store).items() if callable(verb) and not name.startswith("_")}
+    parts = (("", Store), ("figures.", Figures), ("batches.", Batches))
+    protocol = {
+        f"{part}{name}"
+        for part, kind in parts
+        for name, verb in vars(kind).items()
+        if callable(verb) and not name.startswith("_")
+    }
     assert {verb.name for verb in VERBS} | LOCAL == protocol
     assert not {verb.name for verb in VERBS} & LOCAL
     assert len({verb.name for verb in VERBS}) == len(VERBS)
     constants = {name for name in Store.__annotations__ if not hasattr(RemoteStore, name)}
     assert constants == {"url"}
-    assert all(hasattr(RemoteStore, name) for name in protocol)
+    assert all(hasattr(RemoteStore, name.partition(".")[0]) for name in protocol)
 
 
 @pytest.mark.parametrize("verb", [verb.name for verb in VERBS])

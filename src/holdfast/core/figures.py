@@ -131,17 +131,17 @@ class Counters(msgspec.Struct, frozen=True):
     """Counters that never fall, also when jobs are deleted."""
 
     ended: dict[str, dict[State, int]]  # by queue
-    zombies: dict[tuple[str, str], int]  # by detector and decision
+    zombies: dict[str, dict[str, int]]  # by detector, and by decision
     stale_reports: int
 
 
-def crash_totals(found: Iterable[LostCount]) -> tuple[dict[tuple[str, str], int], int]:
+def crash_totals(found: Iterable[LostCount]) -> tuple[dict[str, dict[str, int]], int]:
     """Return zombies by detector and decision, and the number of stale reports."""
-    zombies: dict[tuple[str, str], int] = defaultdict(int)
+    zombies: dict[str, dict[str, int]] = defaultdict(lambda: defaultdict(int))
     late = 0
     for each in found:
         if each.kind == "zombie":
-            zombies[each.detector, each.decision] += each.attempts
+            zombies[each.detector][each.decision] += each.attempts
         else:
             late += each.attempts
-    return dict(sorted(zombies.items())), late
+    return {detector: dict(sorted(by.items())) for detector, by in sorted(zombies.items())}, late

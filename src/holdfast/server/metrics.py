@@ -156,8 +156,9 @@ def _look_at_counters(store: Store, found: Registry) -> None:
     for queue, states in counters.ended.items():
         for state, jobs in states.items():
             found.inc("holdfast_jobs_ended_total", queue, state.value, by=jobs)
-    for (detector, decision), attempts in counters.zombies.items():
-        found.inc("holdfast_zombies_total", detector or "unknown", decision or "unknown", by=attempts)
+    for detector, decisions in counters.zombies.items():
+        for decision, attempts in decisions.items():
+            found.inc("holdfast_zombies_total", detector or "unknown", decision or "unknown", by=attempts)
     found.inc("holdfast_stale_reports_total", by=counters.stale_reports)
 
 

@@ -7,6 +7,7 @@ header `holdfast-workers`: ids are random, and only who has enrolled a worker kn
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
@@ -62,7 +63,7 @@ def _handler(verb: Verb) -> Callable[[Call], Answer]:
         _check_sizes(given)
         if check is not None:
             check(call, given)
-        kept = getattr(call.store, verb.name)(**given)
+        kept = attrgetter(verb.name)(call.store)(**given)
         if verb.name in _NARROWED:
             kept = _NARROWED[verb.name](call, kept)
         elif verb.name == "beat":

@@ -287,6 +287,8 @@ class Settler:
         return again
 
     def _note_batches(self, ended: Sequence[tuple[Attempt, str, State]]) -> None:
+        if self._store.is_served:
+            return  # the reaper of the server ends them
         if batches := {each.job.batch for each, _, state in ended if each.job.batch is not None and state in ENDED}:
             self._batches.note(batches)
 

@@ -11,7 +11,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from functools import partial
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 
@@ -19,7 +21,7 @@ from holdfast.clock import Clock, SystemClock
 from holdfast.core.records import BeatReply, Lease, Moment, NewJob, Standby, Worker
 from holdfast.errors import OutcomeUnknown, StoreDenied, StoreUnavailable, StoreUnsupported
 from holdfast.interrupts import shielded
-from holdfast.stores.protocol import Added, Schema, Tokens, Transaction
+from holdfast.stores.protocol import Added, Batches, Figures, Schema, Tokens, Transaction
 from holdfast.stores.remote.connection import Address, Connections
 from holdfast.stores.remote.hints import Hints
 from holdfast.stores.remote.liveness import Alive
@@ -30,7 +32,12 @@ log = logging.getLogger("holdfast.remote")
 ANSWER_S = 10.0  # the longest wait for an answer; a worker waits less than a beat
 OF_A_BEAT = 0.8
 CLOCK_S = 1.0  # how long the last answer tells the time of the store
-WAKING = frozenset({"add", "settle", "record", "signal", "wake_due", "fork", "move", "pause", "limit", "fire"})
+WAKING = frozenset(
+    {
+        *("add", "settle", "record", "signal", "wake_due", "fork", "move", "pause", "limit", "fire"),
+        *("batches.add", "batches.end"),
+    }
+)
 
 
 class RemoteStore:
@@ -103,6 +110,19 @@ class RemoteStore:
         raise StoreUnsupported(
             "a server does not give its tokens away; run `holdfast tokens` with the --db that the server has"
         )
+
+    @property
+    def figures(self) -> Figures:
+        return cast(Figures, self._part("figures"))
+
+    @property
+    def batches(self) -> Batches:
+        return cast(Batches, self._part("batches"))
+
+    def _part(self, name: str) -> SimpleNamespace:
+        """Return the verbs of a part of the store."""
+        verbs = {verb.name.removeprefix(f"{name}."): verb for verb in VERBS if verb.name.startswith(f"{name}.")}
+        return SimpleNamespace(**{own_name: partial(_asked, self, verb) for own_name, verb in verbs.items()})
 
     def now(self) -> Moment:
         """Return the instant by the last answer, if that was a moment ago."""
@@ -201,6 +221,10 @@ class RemoteStore:
                 log.info("%s is left to the server: %s", verb.name, error)
 
 
+def _asked(store: RemoteStore, verb: Verb, *args: Any, **kwargs: Any) -> Any:
+    return store.call(verb, args, kwargs)
+
+
 def _attached(verb: Verb) -> Callable[..., Any]:
     def method(self: RemoteStore, *args: Any, **kwargs: Any) -> Any:
         if verb.name == "doubt" or (verb.name == "limit" and kwargs.get("declared")):
@@ -213,5 +237,5 @@ def _attached(verb: Verb) -> Callable[..., Any]:
 
 _BY_NAME = {verb.name: verb for verb in VERBS}
 for _verb in VERBS:
-    if _verb.name not in vars(RemoteStore):
+    if "." not in _verb.name and _verb.name not in vars(RemoteStore):
         setattr(RemoteStore, _verb.name, _attached(_verb))

@@ -18,7 +18,7 @@ from holdfast.core.access import ADMINS, PRODUCERS, READERS, ROLES, WORKERS, Rol
 from holdfast.core.records import DamagedJob
 from holdfast.core.records import damaged as as_damaged
 from holdfast.core.row_text import Awaited, Awaits, CurrentStep, CurrentSteps
-from holdfast.stores.protocol import Added, Reply, Store
+from holdfast.stores.protocol import Added, Batches, Figures, Reply, Store
 
 ANYBODY: frozenset[Role] = frozenset(ROLES)
 Scope = Literal["filter", "refuse", "whole", "none"]
@@ -27,7 +27,8 @@ BATCH_MAX = 10_000  # items of one list in a request
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """One verb of the store. `scope`: see `server/routes.py`. `reads`: it changes nothing."""
+    """One verb of the store, or of a part of it: `batches.open`. `scope`: see `server/routes.py`. `reads`: it changes
+    nothing."""
 
     name: str
     roles: frozenset[Role] = ADMINS
@@ -38,7 +39,7 @@ class Verb:
 _READ = (
     *("overdue", "locked", "ghosts", "deadline", "vanished", "schedules", "published", "counts", "errors", "journal"),
     *("journals", "workers", "recent", "paused", "queues", "places", "unserved", "due_waits", "doubts", "check"),
-    *("missing", "audit"),
+    *("missing", "audit", "figures.backlog", "figures.flow", "figures.lost", "figures.counters"),
 )
 _CHANGE = (
     *(
@@ -57,7 +58,9 @@ _CHANGE = (
     ),
     *("declare", "schedule", "fire", "pause_schedule", "forget_schedule", "publish", "forget_task", "doubt", "accept"),
     "note_act",
+    *("batches.end", "batches.purge"),
 )
+_BATCH_READS = ("batches.get", "batches.find", "batches.newest", "batches.counts", "batches.jobs")
 VERBS: tuple[Verb, ...] = (
     # A worker needs these for its own jobs; `server/store_verbs.py` checks that they are its own.
     *(Verb(name, WORKERS, "refuse") for name in ("enroll", "claim", "beat", "settle", "record", "retire")),
@@ -70,6 +73,8 @@ VERBS: tuple[Verb, ...] = (
     # Every program may ask these, and a producer may add jobs.
     *(Verb(name, ANYBODY, "none", reads=True) for name in ("now", "ping", "schema", "standing")),
     Verb("add", PRODUCERS, "refuse"),
+    *(Verb(name, PRODUCERS) for name in ("batches.open", "batches.add", "batches.close")),
+    *(Verb(name, READERS | PRODUCERS, reads=True) for name in _BATCH_READS),
     # The rest belongs to operators of the store, and to the conformance suite.
     *(Verb(name, reads=True) for name in _READ),
     *(Verb(name) for name in _CHANGE),
@@ -79,6 +84,7 @@ LOCAL = frozenset(
     {"transaction", "stands_by", "holds_lock", "wait", "wake", "is_woken", "wake_sleepers", "migrate", "close"}
 )
 
+_PARTS: Mapping[str, type] = {"": Store, "batches": Batches, "figures": Figures}
 _NOT_SENT = frozenset({"self", "connection"})
 _RETURNS: Mapping[str, Any] = {"fire": list[Added | Reply | None]}  # a decoder knows the enum, and not one member of it
 
@@ -101,15 +107,16 @@ class Codec:
     """Writes and reads the arguments and the answer of one verb."""
 
     def __init__(self, name: str) -> None:
-        signature = inspect.signature(getattr(Store, name))
-        hints = typing.get_type_hints(getattr(Store, name))
+        part, _, own_name = name.rpartition(".")
+        method = getattr(_PARTS[part], own_name)
+        signature, hints = inspect.signature(method), typing.get_type_hints(method)
         self.names = [each for each in signature.parameters if each not in _NOT_SENT]
         fields: list[Any] = []
         for each in self.names:
             default = signature.parameters[each].default
             fields.append((each, hints[each]) if default is inspect.Parameter.empty else (each, hints[each], default))
         self.arguments: type[msgspec.Struct] = msgspec.defstruct(
-            f"{name}_arguments", fields, forbid_unknown_fields=True, module=__name__, kw_only=True
+            f"{name.replace('.', '_')}_arguments", fields, forbid_unknown_fields=True, module=__name__, kw_only=True
         )
         self.returns = _RETURNS.get(name, hints["return"])
         self._answer = msgspec.json.Decoder(self.returns, dec_hook=decode_hook)
