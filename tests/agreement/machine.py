@@ -191,7 +191,8 @@ class Stores(RuleBasedStateMachine):
 
     @rule(pair=attempts, other=attempts, third=attempts, many=some, of_another=rarely, worker=workers,
           started=st.booleans(), progress=st.sampled_from([None, 0.5]), note=st.sampled_from([None, "n"]),
-          log=st.sampled_from([None, "l"]), still_s=st.sampled_from([None, 0.0, 0.5]))  # fmt: skip
+          log=st.sampled_from([None, "l"]), still_s=st.sampled_from([None, 0.0, 0.5]),
+          beat_data=st.sampled_from([None, '{"a":1}']))  # fmt: skip
     def beat(
         self, pair: Pair, other: Pair, third: Pair, many: int, of_another: bool, worker: str, **pulse: Any
     ) -> None:

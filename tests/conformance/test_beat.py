@@ -9,7 +9,7 @@ from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import BeatReply, Job, Lease, Pulse
 from holdfast.core.row_text import CurrentSteps, current_steps
-from holdfast.core.verdict import Released, Succeeded
+from holdfast.core.verdict import Failed, Outcome, Released, Succeeded
 from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from tests.factory import (
@@ -373,3 +373,36 @@ def test_two_thousand_leases_are_renewed_in_one_beat(store: Store, clock: FakeCl
     clock.advance(10)
     assert store.beat(worker, [Pulse(job.lease) for job in jobs]) == NOTHING
     assert store.deadline() == clock.lease() + 30
+
+
+def test_what_a_handler_says_with_its_beats_is_kept_until_it_says_something_else(store: Store) -> None:
+    job, other = start(store), start(store)
+    assert job.worker is not None
+    assert row(store, job.id).beat_data is None
+    store.beat(job.worker, [Pulse(job.lease, beat_data='{"file":"a"}')])
+    assert row(store, job.id).beat_data == '{"file":"a"}'
+    store.beat(job.worker, [Pulse(job.lease)])
+    assert row(store, job.id).beat_data == '{"file":"a"}'
+    store.beat(job.worker, [Pulse(job.lease, beat_data='{"file":"\\u0000 ü"}')])
+    assert row(store, job.id).beat_data == '{"file":"\\u0000 ü"}'
+    assert row(store, other.id).beat_data is None
+
+
+def test_what_a_zombie_says_with_its_beats_is_not_taken(store: Store, clock: FakeClock) -> None:
+    old = start(store, lease_s=30.0)
+    assert old.worker is not None
+    store.beat(old.worker, [Pulse(old.lease, beat_data='{"file":"a"}')])
+    settle(store, old, Released(True, "stop"))
+    new = again(store, old)
+    assert row(store, old.id).beat_data is None, "the end of an attempt takes it from the row"
+    store.beat(old.worker, [Pulse(old.lease, beat_data='{"file":"b"}')])
+    assert row(store, new.id).beat_data is None
+
+
+@pytest.mark.parametrize("outcome", [Succeeded(), Failed("no"), EXPIRED, Released(True, "stop")], ids=repr)
+def test_every_end_of_an_attempt_takes_what_it_said_from_the_row(store: Store, outcome: Outcome) -> None:
+    job = start(store)
+    assert job.worker is not None
+    store.beat(job.worker, [Pulse(job.lease, beat_data='{"file":"a"}')])
+    assert settle(store, row(store, job.id), outcome) is Reply.ACCEPTED
+    assert row(store, job.id).beat_data is None

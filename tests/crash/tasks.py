@@ -108,6 +108,20 @@ def tells(ctx: Context, fails: bool, seconds: float = 0.0) -> int:
     return fence
 
 
+@app.task(name="says", retry=AGAIN, crashes_max=1000)
+def says(ctx: Context, seconds: float) -> int:
+    """Say with its beats what it is at."""
+    ctx.heartbeat(file="a.csv", line=ctx.attempt)
+    return work(ctx, seconds)
+
+
+@app.task(name="isolated_says", retry=AGAIN, crashes_max=1000, isolate=True)
+def isolated_says(ctx: Context, seconds: float) -> int:
+    """Do the same in a process of its own."""
+    ctx.heartbeat(file="a.csv", line=ctx.attempt)
+    return work(ctx, seconds)
+
+
 @app.task(name="added_up", retry=AGAIN, crashes_max=1000)
 def added_up(ctx: Context, counts: dict[str, int], complete: bool) -> dict[str, int]:
     """Be the last job of a batch."""

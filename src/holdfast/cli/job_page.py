@@ -12,6 +12,7 @@ from holdfast import insight
 from holdfast.cli.commands import command_of
 from holdfast.cli.output import bold, clean, clean_lines, columns, dim, is_terminal, one_line, padded, styled, width
 from holdfast.cli.steps import ShownWorkflow, show_steps
+from holdfast.core.autopsy import beat_data
 from holdfast.core.records import Event, Job, Moment, Step
 from holdfast.core.replay import asked_about
 from holdfast.core.stop_reason import full_reason
@@ -41,6 +42,7 @@ _AUTOPSY = {
     "rolling_back": "undoing",
     "progress": "progress",
     "note": "note",
+    "beat_data": "it had said",
     "rss_mb": "memory",
     "exit_code": "exit code",
     "signal": "signal",
@@ -153,6 +155,8 @@ def _facts(
     if job.progress is not None or job.note is not None:
         share = [] if job.progress is None else [f"{job.progress:.0%}"]
         yield "progress", " ".join([*share, *([job.note] if job.note else [])])
+    if said := beat_data(job.beat_data):
+        yield "it says", one_line(said)
     if job.log:
         yield "last lines", job.log
     if job.ended_at is not None:

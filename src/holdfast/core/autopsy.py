@@ -63,6 +63,7 @@ def autopsy(job: Job, lost_process: LostProcess, now: Moment, facts: dict[str, A
         "rolling_back": job.rolling_back or None,
         "progress": job.progress,
         "note": job.note,
+        "beat_data": beat_data(job.beat_data),
         "rss_mb": None if lost_process.rss_mb is None else round(lost_process.rss_mb, 1),
         "fence_before": job.fence,
         "fence_after": job.fence + 1,
@@ -70,6 +71,14 @@ def autopsy(job: Job, lost_process: LostProcess, now: Moment, facts: dict[str, A
         **facts,
     }
     return {name: value for name, value in known.items() if value is not None}
+
+
+def beat_data(text: str | None) -> dict[str, Any] | None:
+    """Return what a handler has given to its heartbeat; None if that is nothing, or was damaged."""
+    try:
+        return None if text is None else msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.DecodeError, UnicodeError):
+        return None
 
 
 def lines_of(log: str | None) -> list[str] | None:

@@ -205,6 +205,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     erred_at: float | None = None  # wall time of that ending
     batch: str | None = None  # of which it is a job (core/batches.py)
     key_scope: str | None = None  # None: "live"; else "queued", "ever", seconds, or "passed" (to a newer job)
+    beat_data: str | None = None  # JSON: what the running handler has given to its last ctx.heartbeat(…)
 
     @property
     def lease(self) -> Lease:
@@ -460,6 +461,7 @@ class Pulse(msgspec.Struct, frozen=True):
     log: str | None = None  # all the last lines; None: there are no new ones
     still_s: float | None = None  # how long ago the handler said last that it moves; None: it has not
     in_steps: CurrentSteps | None = None  # the steps that a workflow is in; None: the same as it reported before
+    beat_data: str | None = None  # JSON; None: the same as before
 
 
 class Firing(msgspec.Struct, frozen=True):

@@ -82,6 +82,7 @@ def apply_pulse(job: Job, pulse: Pulse, now: Moment) -> Job:
         log=pulse.log if pulse.log is not None else job.log,
         moved_at=now.wall - pulse.still_s if pulse.still_s is not None else job.moved_at,
         in_steps=pulse.in_steps if pulse.in_steps is not None else job.in_steps,
+        beat_data=pulse.beat_data if pulse.beat_data is not None else job.beat_data,
     )
 
 
@@ -107,7 +108,7 @@ def apply_verdict(job: Job, verdict: Verdict, wall: float) -> Job:
         lease_until=job.lease_until if runs_on else None,
         started=job.started and runs_on,
         ended_at=wall if verdict.state in ENDED else None,
-        log=job.log if runs_on else None,
+        log=job.log if runs_on else None, beat_data=job.beat_data if runs_on else None,
         fingerprint=job.fingerprint if verdict.fault is None else verdict.fault.fingerprint,
         release=job.release if verdict.fault is None else verdict.release,
         erred_at=job.erred_at if verdict.fault is None else wall, **said,

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from holdfast.core.audit import Act
-from holdfast.core.autopsy import lines_of
+from holdfast.core.autopsy import beat_data, lines_of
 from holdfast.core.durations import iso
 from holdfast.core.figures import Backlog, Rates, rates
 from holdfast.core.limits import Queue, is_in_force
@@ -83,6 +83,7 @@ def job_story(store: Store, job: Job) -> dict[str, Any]:
         **job_view(job, store.now(), names),
         "health": None if state is None else {"word": state.word, "sentence": state.sentence},
         "log": lines_of(job.log),
+        "beat_data": beat_data(job.beat_data),
         "events": [event_view(event, names) for event in events],
         "endings": [ending_view(ending) for ending in endings(job, events)],
         "steps": [step_view(step) for step in with_failures(job, steps_of(store, job), events)],
@@ -110,6 +111,7 @@ def job_records(store: Store, jobs: Iterator[Job], page: int, *, arguments: bool
         yield {
             **job_view(job, now, names),
             "log": lines_of(job.log),
+            "beat_data": beat_data(job.beat_data),
             "key": job.key,
             "key_scope": key_scope(job),
             "priority": job.priority,

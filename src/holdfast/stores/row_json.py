@@ -478,7 +478,7 @@ def pulse(beat: Pulse) -> list[Any]:
     """Flatten what a beat says about one lease."""
     lease = beat.lease
     in_steps = None if beat.in_steps is None else texts_of(beat.in_steps)
-    said = [beat.started, beat.progress, beat.note, beat.log, beat.still_s, in_steps]
+    said = [beat.started, beat.progress, beat.note, beat.log, beat.still_s, in_steps, beat.beat_data]
     return [lease.job_id, lease.fence, lease.claim_id, *said]
 
 

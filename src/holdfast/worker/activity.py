@@ -22,7 +22,7 @@ TOLD_MAX = 10  # how many steps of one workflow are reported at once
 class Activity:
     """The start of a handler, its last move, its progress and its log lines. The handler writes it, beats carry it."""
 
-    __slots__ = ("deadline", "lines", "moved_at", "note", "progress", "reported", "started_at")
+    __slots__ = ("beat_data", "deadline", "lines", "moved_at", "note", "progress", "reported", "started_at")
 
     def __init__(self, claimed_at: float) -> None:
         self.started_at: float | None = None
@@ -30,6 +30,7 @@ class Activity:
         self.moved_at = claimed_at
         self.progress: float | None = None
         self.note: str | None = None
+        self.beat_data: str | None = None  # JSON
         self.reported = True  # False while there is progress that no beat has carried yet
         self.lines: LogCapture | None = None  # None: it has logged nothing
 
@@ -39,11 +40,12 @@ class Activity:
         if timeout_s is not None:
             self.deadline = now + timeout_s
 
-    def move(self, now: float, progress: float | None, note: str | None) -> None:
+    def move(self, now: float, progress: float | None, note: str | None, beat_data: str | None = None) -> None:
         """Note that the handler moves."""
         self.moved_at = now
         self.progress = progress if progress is not None else self.progress
         self.note = note if note is not None else self.note
+        self.beat_data = beat_data if beat_data is not None else self.beat_data
         self.reported = False
 
     def hear(self, record: logging.LogRecord) -> None:

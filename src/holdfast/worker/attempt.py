@@ -72,9 +72,9 @@ class Attempt:
         """Note that the handler begins."""
         self.activity.start(now, self.job.timeout_s)
 
-    def move(self, now: float, progress: float | None, note: str | None) -> None:
+    def move(self, now: float, progress: float | None, note: str | None, beat_data: str | None = None) -> None:
         """Note that the handler moves."""
-        self.activity.move(now, progress, note)
+        self.activity.move(now, progress, note, beat_data)
 
     def pulse(self, now: float, *, talks: bool = False) -> Pulse:
         """Return what the next beat reports about this attempt; with `talks` also its new log lines."""
@@ -83,7 +83,8 @@ class Attempt:
         news = activity.lines.take() if talks and activity.lines is not None else None
         started = self.announcing or activity.started_at is not None
         newly_in = None if self.workflow is None else self.workflow.newly_in()
-        return Pulse(self.lease, started, activity.progress, activity.note, news, activity.still_s(now), newly_in)
+        said = started, activity.progress, activity.note, news, activity.still_s(now), newly_in, activity.beat_data
+        return Pulse(self.lease, *said)
 
     def unheard(self) -> None:
         """Note that the last pulse may not have reached the store, so that the next one repeats it."""
@@ -138,6 +139,7 @@ class Attempt:
             started=True,
             progress=self.activity.progress,
             note=self.activity.note,
+            beat_data=self.activity.beat_data,
             log=None if lines is None else "\n".join(lines.all()),
             in_steps=CurrentSteps() if self.workflow is None else self.workflow.in_steps(),
         )

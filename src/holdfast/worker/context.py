@@ -9,9 +9,10 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from holdfast.clock import Clock
+from holdfast.core.payload import JSON
 from holdfast.core.records import Job
 from holdfast.core.text import clean
-from holdfast.errors import Cancelled, LeaseLost, StoreError, UsageError, is_outage
+from holdfast.errors import Cancelled, HoldfastError, LeaseLost, StoreError, UsageError, is_outage
 from holdfast.interrupts import shielded
 from holdfast.stores.protocol import Store
 from holdfast.worker.activity import TaskTransaction
@@ -21,6 +22,7 @@ from holdfast.worker.log_capture import current_attempt
 T = TypeVar("T")
 
 NOTE_MAX = 1_000  # characters of a progress note
+METADATA_MAX = 2_000  # characters of what a heartbeat carries, as JSON
 TRANSACTION_MAX_S = 5.0  # however long the lease: others wait for the lock meanwhile, and have leases of their own
 
 
@@ -87,10 +89,14 @@ class Context:
         self._attempt.move(self._clock.lease(), _checked_fraction(fraction), _checked_note(note))
         self._check()
 
-    def heartbeat(self) -> None:
-        """Send a beat soon, without waiting for it. Leases renew by themselves; few tasks need this."""
+    def heartbeat(self, **metadata: Any) -> None:
+        """Send a beat soon, without waiting for it. Leases renew by themselves; few tasks need this.
+
+        `metadata`, JSON of at most 2,000 characters, replaces what the last such call said: people see it while the job
+        runs, and the event of the attempt's end keeps it.
+        """
         self._check_runs()
-        self._attempt.move(self._clock.lease(), None, None)
+        self._attempt.move(self._clock.lease(), None, None, _checked_metadata(metadata) if metadata else None)
         with shielded():  # it wakes a thread, which takes a lock for a moment
             self._beat()
         self._check()
@@ -148,6 +154,19 @@ def _checked_fraction(fraction: float | None) -> float | None:
         if 0.0 <= (number := float(fraction)) <= 1.0:
             return number
     raise UsageError(f"ctx.progress({fraction!r}): the fraction must be a number from 0 to 1")
+
+
+def _checked_metadata(metadata: dict[str, Any]) -> str:
+    try:
+        text = JSON.encode(metadata)
+        text.encode()
+    except (HoldfastError, ValueError, TypeError) as error:
+        raise UsageError(f"ctx.heartbeat(…): its metadata must be JSON: {error}") from error
+    if len(text) > METADATA_MAX:
+        raise UsageError(
+            f"ctx.heartbeat(…): its metadata has {len(text):,} characters of JSON; at most {METADATA_MAX:,}"
+        )
+    return text
 
 
 def _checked_note(note: str | None) -> str | None:

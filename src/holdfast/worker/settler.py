@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.batch_ends import BatchEnder
 from holdfast.clock import Clock
+from holdfast.core.autopsy import beat_data
 from holdfast.core.durations import iso
 from holdfast.core.machine import ENDED, State, Transition
 from holdfast.core.records import EndedAttempt, Job, Lease, Moment, NewEvent
@@ -316,6 +317,8 @@ class Settler:
         activity = attempt.activity
         if activity.progress is not None or activity.note is not None:  # a beat may not have carried it
             verdict = msgspec.structs.replace(verdict, progress=activity.progress, note=activity.note)
+        if activity.beat_data is not None:
+            verdict = _with_beat_data(verdict, activity.beat_data)
         if self._journal_all:
             release = {"release": self._release} if self._release else {}
             at = iso(attempt.job.claimed_at)
@@ -374,3 +377,12 @@ def _with_log(attempt: Attempt, outcome: Outcome) -> Outcome:
     if lines is None or not isinstance(outcome, Failed | TimedOut | Stalled):
         return outcome
     return msgspec.structs.replace(outcome, detail={**outcome.detail, "log": lines.all()})
+
+
+def _with_beat_data(verdict: Verdict, text: str) -> Verdict:
+    """Keep what the handler has said with its heartbeats in the event of its end, if there is one."""
+    if not verdict.events:
+        return verdict
+    first, *others = verdict.events
+    first = msgspec.structs.replace(first, detail={**first.detail, "beat_data": beat_data(text)})
+    return msgspec.structs.replace(verdict, events=(first, *others))

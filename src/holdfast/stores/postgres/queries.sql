@@ -482,14 +482,15 @@ told AS (
 pulse AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id,
         (value ->> 3)::boolean AS started, (value ->> 4)::float8 AS progress, value ->> 5 AS note, value ->> 6 AS log,
-        (value ->> 7)::float8 AS still_s, (value ->> 8)::json AS in_steps, place
+        (value ->> 7)::float8 AS still_s, (value ->> 8)::json AS in_steps, value ->> 9 AS beat_data,
+        place
     FROM json_array_elements(%(pulses)s::json) WITH ORDINALITY AS each (value, place)
     WHERE EXISTS (SELECT FROM living)
         AND coalesce(value ->> 0, '') = value ->> 0
 ),
 mine AS MATERIALIZED (
     SELECT job.ctid AS spot, pulse.started, pulse.progress, pulse.note, pulse.log, pulse.still_s, pulse.in_steps,
-        pulse.place
+        pulse.beat_data, pulse.place
     FROM pulse, {schema}.job AS job
     WHERE job.id = pulse.id
         AND job.fence = pulse.fence
@@ -506,7 +507,8 @@ renewed AS (
         note = coalesce(mine.note, job.note),
         log = coalesce(mine.log, job.log),
         moved_at = coalesce(clock.wall - mine.still_s, job.moved_at),
-        in_steps = coalesce(mine.in_steps, job.in_steps)
+        in_steps = coalesce(mine.in_steps, job.in_steps),
+        beat_data = coalesce(mine.beat_data, job.beat_data)
     FROM mine, clock
     WHERE job.ctid = mine.spot
     RETURNING mine.place
@@ -592,6 +594,7 @@ applied AS (
         note = coalesce(ending.note, job.note),
         ended_at = CASE WHEN ending.ended THEN clock.wall END,
         log = NULL,
+        beat_data = NULL,
         release = CASE WHEN ending.fingerprint IS NULL THEN job.release ELSE ending.release END,
         erred_at = CASE WHEN ending.fingerprint IS NULL THEN job.erred_at ELSE clock.wall END,
         fingerprint = coalesce(ending.fingerprint, job.fingerprint)
@@ -669,7 +672,8 @@ applied AS (
         progress = coalesce(ending.progress, job.progress),
         note = coalesce(ending.note, job.note),
         ended_at = clock.wall,
-        log = NULL
+        log = NULL,
+        beat_data = NULL
     FROM free AS ending, clock
     WHERE job.id = ending.id
     RETURNING job.id, job.queue

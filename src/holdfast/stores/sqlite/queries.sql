@@ -366,11 +366,12 @@ UPDATE holdfast_job AS job SET
     note = coalesce(pulse.note, job.note),
     log = coalesce(pulse.log, job.log),
     moved_at = coalesce(:wall - pulse.still_s, job.moved_at),
-    in_steps = coalesce(pulse.in_steps, job.in_steps)
+    in_steps = coalesce(pulse.in_steps, job.in_steps),
+    beat_data = coalesce(pulse.beat_data, job.beat_data)
 FROM (
     SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id, value ->> 3 AS started,
         value ->> 4 AS progress, value ->> 5 AS note, value ->> 6 AS log, value ->> 7 AS still_s,
-        value ->> 8 AS in_steps
+        value ->> 8 AS in_steps, value ->> 9 AS beat_data
     FROM json_each(:pulses)
 ) AS pulse
 WHERE job.id = pulse.id
@@ -428,6 +429,7 @@ UPDATE holdfast_job AS job SET
     note = coalesce(ending.note, job.note),
     ended_at = iif(ending.ended, :wall, NULL),
     log = NULL,
+    beat_data = NULL,
     release = iif(ending.fingerprint IS NULL, job.release, ending.release),
     erred_at = iif(ending.fingerprint IS NULL, job.erred_at, :wall),
     fingerprint = coalesce(ending.fingerprint, job.fingerprint)
@@ -466,7 +468,8 @@ UPDATE holdfast_job AS job SET
     progress = coalesce(ending.progress, job.progress),
     note = coalesce(ending.note, job.note),
     ended_at = :wall,
-    log = NULL
+    log = NULL,
+    beat_data = NULL
 FROM (
     SELECT value ->> 0 AS id, value ->> 1 AS fence, value ->> 2 AS claim_id, value ->> 3 AS result,
         value ->> 4 AS progress, value ->> 5 AS note

@@ -247,7 +247,12 @@ class IsolatedChild:
         said = attempt.activity
         attempt.handler.end()  # first: what it left behind must not speak for the next one
         word = protocol.ended(
-            outcome, progress=said.progress, note=said.note, rss_mb=memory.rss_mb(), spent=_has_children()
+            outcome,
+            progress=said.progress,
+            note=said.note,
+            rss_mb=memory.rss_mb(),
+            spent=_has_children(),
+            beat_data=said.beat_data,
         )
         self._attempt = None
         self._line.send(word)
@@ -277,8 +282,8 @@ class _Attempt(Attempt):
         if self.memory_max_mb is not None:
             memory.limit_self(None)
 
-    def move(self, now: float, progress: float | None, note: str | None) -> None:
-        super().move(now, progress, note)
+    def move(self, now: float, progress: float | None, note: str | None, beat_data: str | None = None) -> None:
+        super().move(now, progress, note, beat_data)
         if now - self._sent_at >= MOVED_S:
             self.tell()
 
@@ -301,7 +306,8 @@ class _Attempt(Attempt):
         """Pass on how far it is."""
         self._sent_at = self._clock.lease()
         self.activity.reported = True
-        self._line.send(protocol.ProgressMade(self.activity.progress, self.activity.note))
+        said = self.activity
+        self._line.send(protocol.ProgressMade(said.progress, said.note, beat_data=said.beat_data))
 
 
 def _guarded_store(app: App) -> Store:

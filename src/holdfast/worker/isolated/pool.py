@@ -266,7 +266,7 @@ class Pool:
             case protocol.Unusable():
                 process.error = clean(word.error, ERROR_MAX)
             case protocol.ProgressMade() if process.attempt is not None:
-                process.attempt.move(self._clock.lease(), word.progress, word.note)
+                process.attempt.move(self._clock.lease(), word.progress, word.note, word.beat_data)
                 if word.beat:
                     self._callbacks.beat_soon()
             case protocol.StepsChanged() if process.attempt is not None:
@@ -284,6 +284,7 @@ class Pool:
         process.plan.clear()
         process.jobs += 1
         attempt.activity.progress, attempt.activity.note = word.progress, word.note
+        attempt.activity.beat_data = word.beat_data
         if word.spent or process.forced:
             self._retire(process, kill=True)
         elif process.jobs >= self._options.recycle_jobs or word.rss_mb >= self._options.recycle_mb:

@@ -83,6 +83,7 @@ class ProgressMade(msgspec.Struct, frozen=True, tag=True):
     progress: float | None = None
     note: str | None = None
     beat: bool = False
+    beat_data: str | None = None
 
 
 class StepsChanged(msgspec.Struct, frozen=True, tag=True):
@@ -113,6 +114,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
     note: str | None
     rss_mb: float
     spent: bool  # it left processes behind: the process is not used again
+    beat_data: str | None = None
 
 
 Order = Setup | StartAttempt | Stop | Leave
@@ -128,10 +130,18 @@ def frame(message: Order | Word) -> bytes:
     return _HEAD.pack(len(body)) + body
 
 
-def ended(outcome: Outcome | None, *, progress: float | None, note: str | None, rss_mb: float, spent: bool) -> Ended:
+def ended(
+    outcome: Outcome | None,
+    *,
+    progress: float | None,
+    note: str | None,
+    rss_mb: float,
+    spent: bool,
+    beat_data: str | None = None,
+) -> Ended:
     """Wrap up an outcome; None: the attempt has settled itself."""
     kind = None if outcome is None else type(outcome).__name__
-    return Ended(kind, msgspec.Raw(_encoder.encode(outcome)), progress, note, rss_mb, spent)
+    return Ended(kind, msgspec.Raw(_encoder.encode(outcome)), progress, note, rss_mb, spent, beat_data)
 
 
 def outcome_of(word: Ended) -> Outcome | None:
