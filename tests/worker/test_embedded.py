@@ -10,7 +10,7 @@ import pytest
 from holdfast import App, Context, Flow, JobDead, Retry, UsageError, current_job
 from holdfast.worker.isolated.task_locator import TaskLocator
 from tests.worker import bad
-from tests.worker.house import House, until
+from tests.worker.house import House, on_every_store, until
 
 ONCE = Retry(attempts_max=1)
 
@@ -139,6 +139,29 @@ def test_stopping_gives_back_what_outlasts_the_grace_period(house: House) -> Non
     assert began.wait(60)
     worker.stop()
     assert (job.refresh().state, job.row.failures, job.row.crashes) == ("ready", 0, 0)
+
+
+@on_every_store
+def test_a_handler_that_outlasts_the_stop_keeps_its_lease_and_is_given_back_when_it_ends(house: House) -> None:
+    began, goes_on = threading.Event(), threading.Event()
+
+    @house.app.task(lease_s=3)
+    def deaf() -> None:
+        began.set()
+        goes_on.wait(60)  # in one call: the request to stop arrives after it
+
+    worker = house.app.worker(slots=1, name="deaf", grace_period_s=0.0).start()
+    job = deaf.enqueue()
+    assert began.wait(60)
+    worker.stop()
+    assert not worker.is_running
+    first = job.refresh().row.lease_until
+    assert first is not None
+    until(lambda: (job.refresh().row.lease_until or 0.0) > first + 1.0, "the lease is renewed")
+    goes_on.set()
+    until(lambda: job.refresh().state == "ready", "the job is given back")
+    assert (job.row.attempt, job.row.crashes, job.row.zombies) == (1, 0, 0)
+    until(lambda: house.store.workers() == [], "it signs off")
 
 
 def test_what_keeps_a_worker_from_starting_is_raised_where_it_is_started() -> None:

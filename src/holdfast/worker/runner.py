@@ -86,7 +86,7 @@ LINGER_S = 1.0  # how long `app.close()` waits for a handler that outlived its t
 class Runner:
     """One incarnation after the other of one named worker, in this process."""
 
-    _lingers = False  # a tick has returned, and a handler of it still runs
+    _lingers = False  # it has returned to a program that goes on, and a handler of it still runs
     _too_old = False  # for the schema of the store
     _is_broken = False  # a required thread has died
     _broken: WorkerBroken | None = None  # what it has died of
@@ -209,7 +209,7 @@ class Runner:
                     self._lose_claims(error)
                     raise
                 code = self._drain()
-            if code == EXIT_STUCK and self._until_idle:
+            if code == EXIT_STUCK and not self._may_exit:
                 self._lingers = True
                 self._work.outlive_its_caller(LINGER_S)
                 leave = threading.Thread(target=self._linger, name="holdfast-linger", daemon=True).start
@@ -432,7 +432,7 @@ class Runner:
                     )
             self._clock.wait(idle, self._stop_s)
         flushed, stopped = self._settler.flush(self._flush_s), idle.is_set()
-        then = "their leases are renewed while this process lives" if self._until_idle else "this process ends"
+        then = "this process ends" if self._may_exit else "their leases are renewed while this process lives"
         if not stopped:
             log.warning("%d handlers did not stop within %g s; %s", self._slots.running, self._stop_s, then)
         if not flushed:
