@@ -1,5 +1,6 @@
 """What is special about a store that is a file: its guards, its locks, its clock (P14; DESIGN 11, 15.1, 15.4)."""
 
+import contextlib
 import json
 import os
 import re
@@ -863,6 +864,19 @@ def test_an_empty_answer_means_that_nothing_else_is_overdue(path: Path, store: S
     for skip in range(len(bad) + 1):
         assert [job.id for job in store.overdue(limit=2, skip=skip)] == [good.id]
     assert store.overdue(limit=2, skip=len(bad) + 1) == []
+
+
+@pytest.mark.parametrize("name", ["../victim", "{folder}/victim", "x/../../victim", "\0", "\ud800", "y" * 5_000])
+def test_the_id_of_a_worker_names_no_file_elsewhere(path: Path, store: SqliteStore, name: str) -> None:
+    """A client of a server may choose it."""
+    enrol(store)
+    name, victim = name.format(folder=path.parent), path.with_name("victim.lock")
+    victim.touch()
+    with contextlib.suppress(UnicodeEncodeError):
+        store.retire(name, "gone")
+    assert victim.exists()
+    assert liveness.path_of(path, name).parent == path.with_name(f"{path.name}-workers")
+    assert len(liveness.path_of(path, name).name) < 255
 
 
 def test_an_enrolment_that_fails_leaves_no_lock(path: Path, store: SqliteStore) -> None:

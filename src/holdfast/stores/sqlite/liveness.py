@@ -14,9 +14,11 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import stat
 from dataclasses import dataclass
 from enum import StrEnum
+from hashlib import sha256
 from pathlib import Path
 
 from holdfast.errors import StoreUnsupported
@@ -32,8 +34,15 @@ class _Lock:
     is_listed: bool  # the kernel's list has had it: if it is missing there later, it is lost
 
 
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _mine: dict[Path, _Lock] = {}
 os.register_at_fork(after_in_child=_mine.clear)  # the locks stayed with the parent
+
+
+def path_of(database: Path, worker_id: str) -> Path:
+    """Return the file of a worker's lock. An id may come from a client of a server: no id names a file elsewhere."""
+    name = worker_id if _PLAIN.fullmatch(worker_id) else sha256(worker_id.encode("utf-8", "surrogatepass")).hexdigest()
+    return database.with_name(database.name + "-workers") / f"{name}.lock"
 
 
 class LockState(StrEnum):

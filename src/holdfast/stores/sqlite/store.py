@@ -641,8 +641,7 @@ class SqliteStore:
             raise why from error
 
     def _lock_path(self, worker_id: str) -> Path:
-        path = self._db.options.path
-        return path.with_name(path.name + "-workers") / f"{worker_id}.lock"
+        return liveness.path_of(self._db.options.path, worker_id)
 
     def _has_changed(self) -> bool:
         """Compare with what this thread saw last."""
