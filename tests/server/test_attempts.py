@@ -145,6 +145,25 @@ def test_one_job_may_not_come_twice_in_a_batch(app: App, client: Client) -> None
     ]
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("workers", {"name": "edge", "pid": 2**63}),
+        ("workers", {"name": "edge", "queues": ["a\0b"]}),
+        ("claim", {"worker": "w", "queues": ["\0"], "tasks": ["t"]}),
+        ("claim", {"worker": "w", "queues": ["q"], "tasks": ["\0"]}),
+        ("beat", {"worker": "w", "leases": [{"id": "j", "fence": 2**63, "claim_id": "c"}]}),
+        ("settle", {"outcomes": [{"outcome": "cancelled", "lease": {"id": "j", "fence": 2**63, "claim_id": "c"}}]}),
+    ],
+)
+def test_what_no_store_can_hold_is_refused_and_the_store_is_not_blamed(client: Client, path: str, body: Any) -> None:
+    assert code(client.post(f"/v1/{path}", body), 422) == "invalid"
+
+
+def test_the_acts_of_a_name_that_no_store_can_hold_are_refused(client: Client) -> None:
+    assert code(client.get("/v1/audit?by=%00"), 422) == "invalid"
+
+
 def test_a_token_claims_only_from_its_queues(app: App, serve: Serve) -> None:
     client, secret = serve(needs_token=True), add_token(app, "edge", "worker", ("mail",))
     body = {"name": "w", "queues": ["mail", "other"], "tasks": ["t"]}

@@ -33,7 +33,9 @@ TRIES = 5  # to judge a job that changes meanwhile
 ERROR_MAX = 100_000
 
 Id = Annotated[str, Meta(min_length=1, max_length=64)]
-Names = Annotated[list[Annotated[str, Meta(min_length=1, max_length=200)]], Meta(max_length=1_000)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # what every store can hold
+Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\u0000]*$")]
+Names = Annotated[list[Name], Meta(max_length=1_000)]
 
 
 class WorkerBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -45,7 +47,7 @@ class WorkerBody(msgspec.Struct, forbid_unknown_fields=True):
     tasks: Names = []
     slots: Annotated[int, Meta(ge=1, le=100_000)] = 1
     host: str = ""
-    pid: int = 0
+    pid: Count = 0
     beat_s: Annotated[float, Meta(ge=0.1, le=3_600)] = 10.0
 
 
@@ -65,7 +67,7 @@ class LeaseBody(msgspec.Struct, forbid_unknown_fields=True):
     """Proof of the right to run one attempt."""
 
     id: Id
-    fence: int
+    fence: Count
     claim_id: Id
 
 

@@ -13,6 +13,7 @@ from holdfast import insight
 from holdfast.clock import SystemClock
 from holdfast.core.limits import setting
 from holdfast.core.records import EventKind, Filter, Schedule
+from holdfast.core.text import check_storable
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import NotFound, UsageError
 from holdfast.ids import new_job_id
@@ -318,6 +319,7 @@ def journal(call: Call) -> dict[str, Any]:
 def audit(call: Call) -> dict[str, Any]:
     """Show what people did, newest first, as `audit --json` does."""
     query: AuditQuery = call.query
+    check_storable(by=query.by)
     since = None if query.since_s is None else call.store.now().wall - query.since_s
     found = insight.acts_of_people(call.store, since, query.by, query.limit, query.before)
     queues = queues_of(call, {act.job_id for act in found if act.job_id is not None})
