@@ -335,6 +335,20 @@ def test_a_block_marked_for_rollback_is_taken_back_as_django_does_it(shared_hous
     assert seen(effects) == [("b", 2)]
 
 
+def test_a_block_that_went_on_after_a_failed_statement_does_not_succeed(shared_house: House, effects: Any) -> None:
+    way = WithDjango(shared_house.app.url)
+
+    def pay(ctx: Context) -> None:
+        with ctx.transaction() as db, way.block(db) as door:
+            way.write(door, "a", 1)
+            with suppress(IntegrityError):
+                way.model.objects.create(job="a", fence=2, at=AT)  # the key is taken
+
+    with pytest.raises(JobDead, match="a statement failed and the task went on"):
+        run(shared_house, pay)
+    assert seen(effects) == []
+
+
 def test_django_reads_its_types_and_the_threads_own_connection_is_back_afterwards(
     shared_house: House, effects: Any
 ) -> None:

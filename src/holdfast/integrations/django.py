@@ -25,7 +25,8 @@ def transaction(db: Any, using: str = "default") -> Iterator[None]:
     """Let Django's ORM write through the connection that `ctx.transaction()` gives, in this thread, during the block.
 
     using: the alias of the database, which must be the store's. If the block raises, its writes are taken back to where
-    it began, and the error goes on to the task.
+    it began, and the error goes on to the task. Raises `UsageError` if a statement has failed and the block went on:
+    Django takes all of its writes back then, and the task would succeed without them.
     """
     kind, own = kind_of(db), connections[using]
     if isinstance(own, _Lent) or own.in_atomic_block:
@@ -38,6 +39,7 @@ def transaction(db: Any, using: str = "default") -> Iterator[None]:
             block: Any = django_transaction.atomic(using=using)
             with block:
                 yield
+                connections[using].check_failures()
         finally:
             connections[using] = own
 
@@ -46,6 +48,8 @@ class _Lent:
     """Refuse what would end the transaction, on a connection of Django's that is lent."""
 
     is_lent = True
+    is_to_be_undone = False  # the block has asked for it
+    needs_rollback: bool
 
     @classmethod
     def on(cls, own: Any, db: Any) -> Any:
@@ -54,6 +58,17 @@ class _Lent:
         if own.vendor == "postgresql":
             made.isolation_level = db.isolation_level
         return made
+
+    def set_rollback(self, rollback: bool) -> None:
+        super().set_rollback(rollback)  # type: ignore[misc]
+        self.is_to_be_undone = rollback
+
+    def check_failures(self) -> None:
+        if self.needs_rollback and not self.is_to_be_undone:
+            raise UsageError(
+                "a statement failed and the task went on: Django takes back all that the block wrote. Let the error "
+                "pass, or put what may fail into a block `with transaction.atomic():` of Django's"
+            ) from getattr(self, "rollback_exc", None)
 
     def close(self) -> NoReturn:
         raise UsageError("Holdfast closes the connection; do not close it by hand")
