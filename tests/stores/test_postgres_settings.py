@@ -150,6 +150,24 @@ def test_a_worker_does_its_work_whatever_is_set_for_its_role(
     assert [job.result(60) for job in jobs] == [TEXT] * 60
 
 
+def test_a_callback_is_stored_where_arrays_cannot_hold_null(server: PostgresServer, houses: Houses) -> None:
+    house = houses(role(server, "array_nulls = off"))
+
+    @house.app.task
+    def thank(job_id: str) -> str:
+        return job_id
+
+    @house.app.task(on_done=thank)
+    def pay(ctx: Context) -> None:
+        with ctx.transaction() as db:
+            db.execute("SELECT 1")
+
+    house.start()
+    job = pay.enqueue()
+    job.result(60)
+    assert house.until_state(f"{job.id}:done:1", "done").result == f'"{job.id}"'
+
+
 def test_a_limit_for_idle_sessions_does_not_end_those_of_a_worker(server: PostgresServer, houses: Houses) -> None:
     address = role(server, "idle_session_timeout = '100ms'")
     house = houses(address)

@@ -423,7 +423,7 @@ def add_callbacks(q: Connections, db: Cursor, accepted: Sequence[Verdict], wall:
         values = {"jobs": rows, "wall": wall, "batch": None}
         check_path(q.row(db.execute(q["add"], values, prepare=False))[1])
         queues = sorted({job.queue for job in jobs})
-        db.execute(q["wake"], {"channel": q.channel, "queues": queues, "woken": [None] * len(queues)}, prepare=False)
+        db.execute(q["wake"], {"channel": q.channel, "queues": queues, "woken": [-1] * len(queues)}, prepare=False)
 
 
 def _without_repeats(settlements: Sequence[Settlement]) -> Iterator[list[Settlement]]:
