@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,8 +17,8 @@ from holdfast.core.callbacks import derived_id
 from holdfast.core.durations import iso
 from holdfast.core.keys import check_no_key_rule
 from holdfast.core.payload import JSON
-from holdfast.enqueueing import ADD_AT_ONCE, ADD_CHARACTERS, check_draft
-from holdfast.errors import PayloadError, Refused, UsageError
+from holdfast.enqueueing import ADD_AT_ONCE, ADD_CHARACTERS, check_draft, first_chunk
+from holdfast.errors import PayloadError, Refused, StoreError, UsageError
 from holdfast.ids import new_job_id
 from holdfast.tasks import Draft, JobOptions, Sender, Task
 
@@ -38,8 +39,9 @@ class Batch:
         self.id = id if id is not None else new_job_id(app.clock)
         self.existed = False
         self.added = 0  # jobs that are stored
-        self._drafts: list[Draft[Any]] = []
+        self._drafts: dict[str, Draft[Any]] = {}  # those that are not, by the ids that they were added with
         self._characters = self._number = 0
+        self._lock = threading.Lock()  # for the three above: an async batch stores while its loop adds
         self._is_stored = self._has_left = False
 
     def __repr__(self) -> str:
@@ -48,13 +50,14 @@ class Batch:
     def add(self, *drafts: Draft[Any]) -> None:
         """Add jobs, made by `task.job(…)`. They are stored a thousand at a time, and the rest at the end of the block.
 
-        A job whose key or id is taken is not one of the batch. Raises `Refused` if the batch was closed meanwhile.
+        A job whose key or id is taken is not one of the batch. Raises `Refused` if the batch was closed meanwhile. If
+        the store fails, the jobs stay added: the next `add` or the end of the block stores them.
         """
         for draft in drafts:
             self.check(draft)
             self.keep(self._app.enqueue_layers.apply(draft))
-            if self.is_full:
-                self.store()
+        if self.is_full:
+            self.store()
 
     def check(self, draft: Draft[Any]) -> None:
         """Raise `UsageError` for what cannot be added."""
@@ -67,30 +70,60 @@ class Batch:
 
     def keep(self, draft: Draft[Any]) -> None:
         """Keep a job that has passed the enqueue middleware."""
-        self._number += 1
-        if self._is_repeatable and not draft.has_own_id:  # so that a repetition stores nothing twice
-            new = msgspec.structs.replace(draft.new, id=derived_id(self.id, "job", self._number))
-            draft = dataclasses.replace(draft, new=new)
-        self._drafts.append(draft)
-        self._characters += len(draft.new.payload)
+        with self._lock:
+            if (given := draft.new.id) in self._drafts:
+                return  # added again, after the store has failed
+            self._number += 1
+            if self._is_repeatable and not draft.has_own_id:  # so that a repetition stores nothing twice
+                new = msgspec.structs.replace(draft.new, id=derived_id(self.id, "job", self._number))
+                draft = dataclasses.replace(draft, new=new)
+            self._drafts[given] = draft
+            self._characters += len(draft.new.payload)
 
     @property
     def is_full(self) -> bool:
         """Say whether what was kept is enough for a transaction."""
-        most = min(ADD_AT_ONCE, self._app.store.add_at_once)
-        return len(self._drafts) >= most or self._characters >= ADD_CHARACTERS
+        return len(self._drafts) >= self._at_once or self._characters >= ADD_CHARACTERS
+
+    @property
+    def _at_once(self) -> int:
+        return min(ADD_AT_ONCE, self._app.store.add_at_once)
 
     def store(self) -> None:
-        """Store what was kept."""
+        """Store what was kept. After an error it is still there: the next call stores it."""
         self._open()
-        drafts, self._drafts, self._characters = self._drafts, [], 0
-        if self.existed or not drafts:
-            return
-        added = self._app.store.batches.add(self.id, [draft.new for draft in drafts])
-        if added is None:
-            raise self._refused(self._row())
-        self.added += sum(not each.existed for each in added)
-        self._app._note_added(added[-1].id)
+        left = self._take()
+        stored = 0
+        try:
+            while stored < len(left) and not self.existed:
+                chunk = first_chunk([draft.new for _, draft in left[stored : stored + self._at_once]])
+                added = self._app.store.batches.add(self.id, chunk)
+                stored += len(chunk)
+                if added is None:
+                    self._was_closed()
+                    return
+                self.added += sum(not each.existed for each in added)
+                self._app._note_added(added[-1].id)
+        except StoreError:
+            self._put_back(left[stored:])
+            raise
+
+    def _take(self) -> list[tuple[str, Draft[Any]]]:
+        with self._lock:
+            taken, self._drafts, self._characters = self._drafts, {}, 0
+        return list(taken.items())
+
+    def _put_back(self, left: list[tuple[str, Draft[Any]]]) -> None:
+        with self._lock:
+            self._drafts = dict(left) | self._drafts
+            self._characters = sum(len(each.new.payload) for each in self._drafts.values())
+
+    def _was_closed(self) -> None:
+        """Take a batch that another run of the block has completed as one that existed; refuse any other."""
+        row = self._row()
+        if row is None or not row.complete:
+            raise self._refused(row)
+        self.existed = True
 
     def finish(self, error: BaseException | None) -> None:
         """Close the batch. After an error, one that can be repeated stays open for that."""
@@ -157,8 +190,8 @@ class AsyncBatch:
         for draft in drafts:
             self._batch.check(draft)
             self._batch.keep(await self._app.enqueue_layers.aapply(draft))
-            if self._batch.is_full:
-                await asyncio.to_thread(self._batch.store)
+        if self._batch.is_full:
+            await asyncio.to_thread(self._batch.store)
 
     add.__doc__ = Batch.add.__doc__
 

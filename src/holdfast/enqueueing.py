@@ -148,13 +148,19 @@ def check_draft(app: App, draft: object) -> None:
         raise UsageError(f"{draft!r} is not a job of this app; make it with task.job(…)")
 
 
-def _chunks(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
-    """Split into sets that a store can take in one short transaction: other writers wait for its end."""
-    first = characters = 0
-    for place, job in enumerate(jobs):
-        if place > first and (place - first >= ADD_AT_ONCE or characters + len(job.payload) > ADD_CHARACTERS):
-            yield jobs[first:place]
-            first, characters = place, 0
+def first_chunk(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
+    """Return the first jobs, as many as a store can take in one short transaction: other writers wait for its end."""
+    characters = 0
+    for place, job in enumerate(jobs[:ADD_AT_ONCE]):
         characters += len(job.payload)
-    if first < len(jobs):
-        yield jobs[first:]
+        if place and characters > ADD_CHARACTERS:
+            return jobs[:place]
+    return jobs[:ADD_AT_ONCE]
+
+
+def _chunks(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+    first = 0
+    while first < len(jobs):
+        chunk = first_chunk(jobs[first : first + ADD_AT_ONCE])
+        yield chunk
+        first += len(chunk)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, Context, GiveUp, NotFound, Refused, UsageError
+from holdfast import App, Context, GiveUp, NotFound, Refused, StoreUnavailable, UsageError
 from holdfast.core.payload import JsonCodec
 from holdfast.enqueueing import ADD_AT_ONCE
 from holdfast.errors import PayloadError
@@ -136,7 +136,8 @@ def test_an_error_in_a_small_block_stores_nothing(app: App, said: Said) -> None:
 def test_an_error_after_a_chunk_ends_the_batch_as_not_complete(app: App, said: Said) -> None:
     def produce() -> None:
         with app.batch(then="summarise") as batch:
-            batch.add(*drafts(app, *(str(number) for number in range(ADD_AT_ONCE + 1))))
+            batch.add(*drafts(app, *(str(number) for number in range(ADD_AT_ONCE))))
+            batch.add(*drafts(app, "one more"))
             raise ValueError("oh")
 
     with pytest.raises(ValueError, match="oh"):
@@ -144,6 +145,47 @@ def test_an_error_after_a_chunk_ends_the_batch_as_not_complete(app: App, said: S
     app.tick(budget_s=60, slots=100)
     work(app)
     assert [(each["complete"], each["counts"]) for each in said] == [(False, counts(done=ADD_AT_ONCE))]
+
+
+@pytest.mark.parametrize("id", [None, "import-8"])
+def test_jobs_that_a_store_could_not_take_stay_in_the_batch(
+    app: App, said: Said, monkeypatch: pytest.MonkeyPatch, id: str | None
+) -> None:
+    real, failures = app.store.batches.add, iter([True, False, True, True])
+
+    def add(batch_id: str, jobs: Any) -> Any:
+        if next(failures, False):
+            raise StoreUnavailable("away")
+        return real(batch_id, jobs)
+
+    monkeypatch.setattr(app.store.batches, "add", add)
+    first, rest = drafts(app, *map(str, range(ADD_AT_ONCE))), drafts(app, "a.mov", "b.mov")
+    with app.batch(then="summarise", id=id) as batch:
+        with pytest.raises(StoreUnavailable):
+            batch.add(*first)
+        batch.add(first[-1])  # the caller tries again
+        assert batch.added == ADD_AT_ONCE
+        batch.add(*rest)
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable):
+                batch.store()
+    app.tick(budget_s=60, slots=100)
+    work(app)
+    assert [(each["complete"], each["counts"]) for each in said] == [(True, counts(done=ADD_AT_ONCE + 2))]
+
+
+def test_a_block_that_another_run_completes_meanwhile_finds_its_batch(app: App, said: Said) -> None:
+    def produce(meanwhile: Callable[[], None]) -> bool:
+        with app.batch(then="summarise", id="import-9") as batch:
+            batch.add(*drafts(app, "a.mov"))
+            batch.store()
+            meanwhile()
+            batch.add(*drafts(app, "b.mov"))
+        return batch.existed
+
+    assert produce(lambda: print(produce(lambda: None)))
+    work(app)
+    assert [each["counts"] for each in said] == [counts(done=2)]
 
 
 def test_a_block_with_an_id_may_be_repeated(app: App, said: Said) -> None:
@@ -198,8 +240,7 @@ def test_the_async_batch_does_the_same(app: App, said: Said) -> None:
     async def produce() -> str:
         async with app.aio.batch(then="summarise") as batch:
             await batch.add(*drafts(app, *(str(number) for number in range(ADD_AT_ONCE + 2))))
-            assert (batch.added, batch.existed) == (ADD_AT_ONCE, False)
-        assert batch.added == ADD_AT_ONCE + 2
+            assert (batch.added, batch.existed) == (ADD_AT_ONCE + 2, False)
         return batch.id
 
     name = asyncio.run(produce())
