@@ -58,7 +58,7 @@ FROM number
 """
 
 
-def make(store: SqliteStore, finished: int) -> None:
+def make(store: SqliteStore, finished: int, ready: int = READY) -> None:
     """Fill the store, each state with one statement."""
     store.migrate()
     store.enroll(
@@ -77,9 +77,9 @@ def make(store: SqliteStore, finished: int) -> None:
         for state, jobs in (
             (State.RUNNING, RUNNING),
             (State.DEAD, DEAD),
-            (State.READY, READY // 2),
+            (State.READY, ready // 2),
             (State.DONE, finished - DEAD),
-            (State.READY, READY),
+            (State.READY, ready),
             (State.HELD, HELD),
             (State.WAITING, WAITING),
         ):

@@ -12,7 +12,7 @@ from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.facts import SqliteFacts
 from holdfast.stores.sqlite.names import find, too_many_names
 
-CHECKED_MAX = 1_000_000_000  # bytes of a file that is checked for damage in passing
+CHECKED_MAX = 50_000_000  # bytes of a file that is checked for damage in passing: more takes longer than a second
 FREE_LEAST, FREE_WANTED = 100_000_000, 1_000_000_000
 TO_MAKE_ROOM = "make room on the disk: delete other files, or make it larger; to delete jobs takes room too"
 WAL_MAX = 64_000_000
