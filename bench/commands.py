@@ -1,8 +1,8 @@
 """How long each reading command takes.  .venv/bin/python bench/commands.py [sqlite|postgres] [finished] [live]
 
 500,000 finished and 100,000 live jobs by default, 20,000 lost attempts of the last day, and a few hundred errors. Runs
-each command as a person does, with a process of its own, by turns, and prints the median in ms: on the clock, and of
-the command's processor, without the server's; and how many bytes it printed. Exits with 1 when one takes a second or more.
+each command as a person does, with a process of its own, by turns. Prints the median in ms, on the clock and of the
+command's processor, without the server's; and how many bytes it printed. Exits with 1 when one takes a second or more.
 If even `holdfast --version` takes half a second on the clock, the machine is too busy for clocks, and the processor's
 seconds decide.
 """

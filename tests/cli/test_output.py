@@ -184,6 +184,13 @@ def on_a_terminal(
     return written.decode().replace("\r\n", "\n")
 
 
+def test_only_a_state_has_the_colour_of_a_state(folder: Path, store: Store, url: str) -> None:
+    add(store, task="dead", queue="held")
+    shown = on_a_terminal(folder, "jobs", "list", columns=120, HOLDFAST_DB=url)
+    [row] = [line for line in shown.splitlines() if "held" in line]
+    assert re.findall(r"\x1b\[\d+m(\w+) *\x1b\[0m", row) == ["ready"]
+
+
 @pytest.mark.parametrize("columns", [80, 120])
 def test_a_table_on_a_terminal_has_colours_and_whole_ids(folder: Path, store: Store, columns: int) -> None:
     job = job_in(store, State.DEAD, id="01930f3c-8f5e-7cc1-b2a4-0d9c1a2b3c4d", task="mail.send")

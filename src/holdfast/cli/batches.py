@@ -25,7 +25,7 @@ def _share(view: dict[str, Any]) -> str | None:
 
 _COLUMNS = [
     Column("BATCH", lambda view: view["id"], least=12),
-    Column("STATE", lambda view: view["state"], keep=True),
+    Column("STATE", lambda view: view["state"], keep=True, coloured=True),
     Column("JOBS", lambda view: view["jobs"], right=True, keep=True),
     Column("ENDED", _share, right=True, keep=True),
     Column("DEAD", lambda view: view["counts"]["dead"], right=True, keep=True),

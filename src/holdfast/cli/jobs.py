@@ -127,7 +127,7 @@ def _columns(
     fence = Column("FENCE", lambda job: job.fence, right=True, keep=True)
     return [
         Column("ID", lambda job: job.id, keep=True),
-        Column("STATE", lambda job: job.shown_state(now.wall), keep=True, rank=6 if one_state else 0),
+        Column("STATE", lambda job: job.shown_state(now.wall), keep=True, coloured=True, rank=6 if one_state else 0),
         Column("TASK", lambda job: job.task, least=24 if asks else 10 if answers else 12, keeps_end=True),
         Column("QUEUE", lambda job: job.queue, rank=queue),
         Column("ATTEMPT", lambda job: job.attempt, right=True, keep=True, rank=attempt),

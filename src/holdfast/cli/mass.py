@@ -109,7 +109,7 @@ def _show_plan(store: Store, act: MassAct, listing: Listing, as_json: bool) -> N
     if listing.sample:
         columns = [
             Column("ID", lambda job: job.id, keep=True),
-            Column("STATE", lambda job: job.shown_state(now.wall), keep=True),
+            Column("STATE", lambda job: job.shown_state(now.wall), keep=True, coloured=True),
             Column("TASK", lambda job: job.task, least=10, keeps_end=True),
             Column("QUEUE", lambda job: job.queue, rank=2),
             Column("DETAIL", lambda job: insight.in_short(job, now), rank=1, least=14, grows=True),

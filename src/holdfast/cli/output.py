@@ -156,7 +156,8 @@ def paragraph(text: str, first: str = "", rest: str = "") -> None:
 class Column:
     """A column of a table. `keep`: never shortened. `rank`: the highest goes first when the terminal is narrow.
     `grows`: spare room goes to it before others. `keeps_end`: what tells most is at its end, as in a task's name.
-    `below`: where it would be cut, it goes below the row, on lines of its own.
+    `below`: where it would be cut, it goes below the row, on lines of its own. `coloured`: its words are states, and
+    have the colour of what they mean; a task or a queue of the same name has none.
     """
 
     head: str
@@ -168,6 +169,7 @@ class Column:
     grows: bool = False
     keeps_end: bool = False
     below: bool = False
+    coloured: bool = False
 
 
 def show_table(
@@ -198,7 +200,8 @@ def _line(columns: Sequence[Column], sizes: Sequence[int], cells: Sequence[str])
     shown = []
     for column, size, cell in zip(columns, sizes, cells, strict=True):
         text = fitted(cell, size, keeps_end=column.keeps_end)
-        shown.append(styled(padded(text, size, right=column.right), cell))
+        text = padded(text, size, right=column.right)
+        shown.append(styled(text, cell) if column.coloured else text)
     return "  ".join(shown).rstrip()
 
 

@@ -44,7 +44,7 @@ def _drain(queue: dict[str, Any]) -> str | None:
 
 _COLUMNS = [
     Column("QUEUE", lambda queue: queue["queue"], least=12),
-    Column("NOW", _now, keep=True),
+    Column("NOW", _now, keep=True, coloured=True),
     *(
         Column(state.upper(), lambda queue, state=state: queue[state], right=True, keep=True, rank=rank)  # type: ignore[misc]
         for state, rank in (("ready", 0), ("running", 4), ("waiting", 8), ("held", 5), ("done", 7), ("dead", 6))

@@ -52,7 +52,7 @@ _COLUMNS = [
     Column("CRON", lambda view: view["spec"], keep=True),
     Column("ZONE", lambda view: view["tz"], rank=3),
     Column("TASK", lambda view: view["task"], least=8, rank=2, keeps_end=True),
-    Column("NOW", _now, keep=True),
+    Column("NOW", _now, keep=True, coloured=True),
     Column("NEXT", _next, right=True, keep=True),
     Column("MISSED", lambda view: view["late_instants"] or None, right=True, keep=True, rank=1),
     Column("LAST", _ago, right=True, keep=True),
@@ -132,7 +132,7 @@ def show(key: str, as_json: bool) -> None:
 
 _JOBS = [
     Column("JOB", lambda job: job["id"], keep=True),
-    Column("STATE", lambda job: job["state"], keep=True),
+    Column("STATE", lambda job: job["state"], keep=True, coloured=True),
     Column("ADDED", lambda job: job["created_at"].replace("T", " ")[:19], keep=True, rank=1),
     Column("ERROR", lambda job: job["error"], grows=True),
 ]

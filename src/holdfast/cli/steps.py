@@ -35,7 +35,7 @@ class _StepRow:
 _COLUMNS = (
     Column("", lambda row: row.path, keep=True),
     Column("STEP", lambda row: fitted("  " * row.depth + clean(row.name), _NAME_MAX), least=16),
-    Column("STATE", lambda row: row.state, keep=True),
+    Column("STATE", lambda row: row.state, keep=True, coloured=True),
     Column("TOOK", lambda row: row.took, right=True, keep=True),
     Column("ATTEMPT", lambda row: row.attempt, right=True, keep=True),
     Column("RESULT", lambda row: row.result, least=16),

@@ -15,7 +15,7 @@ _ENDINGS = [
     Column("JOB", lambda ended: ended["id"], keep=True),
     Column("OUTCOME", lambda ended: ended["outcome"], keep=True),
     Column("TOOK", lambda ended: None if ended["took_s"] is None else insight.brief(ended["took_s"]), right=True),
-    Column("NOW", lambda ended: ended["state"], keep=True, rank=1),
+    Column("NOW", lambda ended: ended["state"], keep=True, coloured=True, rank=1),
     Column("TASK", lambda ended: ended["task"], keeps_end=True, grows=True, rank=2),
 ]
 _RUNNING = [

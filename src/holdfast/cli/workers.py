@@ -201,7 +201,7 @@ def _asked(worker: Worker) -> str | None:
 def _columns(now: Moment, vanished: Collection[str], gone: bool, *, released: bool) -> list[Column]:
     columns = [
         Column("NAME", lambda worker: worker.name, least=12),
-        Column("STATE", lambda worker: insight.worker_state(worker, now, vanished), keep=True),
+        Column("STATE", lambda worker: insight.worker_state(worker, now, vanished), keep=True, coloured=True),
         Column("HOST", lambda worker: worker.host, rank=2),
         Column("PID", lambda worker: worker.pid, right=True, keep=True, rank=1),
         Column("RUNNING", lambda worker: f"{worker.running}/{worker.slots}", right=True, keep=True),

@@ -35,7 +35,7 @@ _REPEATS = [
     Column("ID", lambda row: row["id"], keep=True),
     Column("TASK", lambda row: row["task"], least=12, keeps_end=True),
     Column("ZOMBIES", lambda row: row["zombies"], right=True, keep=True),
-    Column("STATE", lambda row: row["state"], keep=True),
+    Column("STATE", lambda row: row["state"], keep=True, coloured=True),
     Column("LAST ERROR", lambda row: row["error"], rank=1, least=16),
 ]
 _GROUPS = [
@@ -55,7 +55,9 @@ _LIST = [
     Column("SILENT", lambda row: _silent(row["silent_s"]), right=True, keep=True, rank=3),
     Column("WORKER", lambda row: row["worker"], least=8, rank=4),
     Column("DECIDED", lambda row: insight.DECIDED.get(row["decision"], row["decision"]), keep=True, rank=2),
-    Column("NOW", lambda row: row["now"] + (", reported later" if row["reported_later"] else ""), keep=True),
+    Column(
+        "NOW", lambda row: row["now"] + (", reported later" if row["reported_later"] else ""), keep=True, coloured=True
+    ),
 ]
 
 _ROWS_MAX = 50  # of the jobs that come again and again; a person reads no more
