@@ -34,7 +34,9 @@ class Night(NamedTuple):
 @pytest.fixture
 def night(store: Store, clock: FakeClock) -> Night:
     job = make_job(id="", task="reports.nightly")
+    clock.set_wall(clock.wall() - 400)  # an instant counts as late a minute after it came
     store.schedule([Schedule(key="nightly", spec="* * * * *", tz="UTC", missed="last", job=job)])
+    clock.set_wall(clock.wall() + 400)
     tasks = {task: Published(queue="shop") for task in ("shop.pay", "shop.ship", "shop.import")}
     worker = enrol(
         store, name="box/1", supervisor="s", queues=["shop"], tasks=tasks, release=DEPLOY, slots=20, beat_s=120.0
