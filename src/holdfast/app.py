@@ -53,6 +53,7 @@ from holdfast.tasks import (
     Sender,
     Task,
     TaskOptions,
+    check_expiry,
     check_name,
     key_rule,
     module_of_caller,
@@ -155,7 +156,8 @@ class App:
         name: what the store knows it by; `module.qualname` by default. queue: "default" by default. priority: larger is
         sooner; 0 by default. key: text, or a function of the arguments that returns text or None; while a live job has
         the key, an enqueue returns that job. key_scope, on_taken, wait_max: how long a job has its key, and what an
-        enqueue does that finds it taken; as in `using`.
+        enqueue does that finds it taken; as in `using`. expires_s: how long a job may wait for a worker before it is
+        cancelled; for ever by default.
         retry: how often and how soon after a failure; `Retry()` by default. on_crash: what becomes of a job whose
         worker died: "retry" (the default), "hold" for a person, or "fail". crashes_max: the most that it may have; 3.
         lease_s: how long a worker may be silent; 30. beat_s: how often it beats; a third of the lease. timeout_s: how
@@ -253,6 +255,8 @@ class App:
             raise TypeError(f"App.{kind.__name__.lower()}() got an unexpected keyword argument {unknown!r}")
         policy = Policy(**_fields(Policy, given))
         rule = key_rule(None, *(given.get(name) for name in _OF_KEYS))
+        if given.get("expires_s") is not None:
+            given["expires_s"] = check_expiry(given["expires_s"])
         options = JobOptions(policy=policy, key_rule=rule, **_fields(JobOptions, given))
         rest: dict[str, Any] = {name: given[name] for name in given.keys() - _ON_THE_ROW}
 

@@ -28,6 +28,7 @@ from holdfast.core.settlement import Settlement, settlement
 from holdfast.core.verdict import Verdict, judge
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import HoldfastError, PolicyError, StoreError, StoreLocked, StoreTimeout, is_passing
+from holdfast.expiry import ExpirySweep
 from holdfast.failpoints import point
 from holdfast.hooks import Hooks
 from holdfast.ids import chance
@@ -114,6 +115,7 @@ class Reaper:
         self._stood_by_at = self._called_at = float("-inf")
         self._timeouts = 0  # one after the other
         self._batches = BatchSweep(store, clock)
+        self._expiry = ExpirySweep(store, clock)
         self._swept_at = float("-inf")  # when workers that are silent for long were last looked for
 
     def once(self, *, fix: bool = True, under: Duty | None = None) -> Report:
@@ -139,6 +141,7 @@ class Reaper:
                 log.warning("worker %s cannot be recovered yet: %s", each.worker.name, error)
         found += self._recover_expired(fix, {zombie.job.id for zombie in found})
         if fix:
+            self._end_expired()
             self._end_batches()
         if fix and self._clock.lease() - self._swept_at >= SILENT_LOOK_S:
             try:
@@ -146,6 +149,12 @@ class Reaper:
             except StoreError as error:  # what was recovered is still reported
                 log.warning("could not mark silent workers as gone (%s); trying again in an hour", error)
         return Report([zombie for zombie in found if zombie.detector is not None])
+
+    def _end_expired(self) -> None:
+        try:
+            self._expiry.once()
+        except StoreError as error:  # what was recovered is still reported
+            log.warning("could not look for jobs that have expired (%s); trying again with the next pass", error)
 
     def _end_batches(self) -> None:
         try:

@@ -75,6 +75,7 @@ class TaskOptions(TypedDict, total=False):
     key_scope: Scope | None
     on_taken: OnTaken | None
     wait_max: float | timedelta | None
+    expires_s: float | timedelta | None
     retry: Retry
     crashes_max: int
     on_crash: OnCrash
@@ -98,6 +99,7 @@ class EnqueueOptions(TypedDict, total=False):
     key_scope: Scope | None
     on_taken: OnTaken | None
     wait_max: float | timedelta | None
+    expires_s: float | timedelta | None
     priority: int | None
     queue: str | None
     id: str | None
@@ -128,6 +130,7 @@ class JobOptions:
     group: str | None = None
     callbacks: str | None = None  # as `NewJob` has them
     key_rule: KeyRule | None = None
+    expires_s: float | None = None
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -140,6 +143,8 @@ class JobOptions:
             _check_key(self.key)
         if self.group is not None:
             check_group(self.group)
+        if self.expires_s is not None and self.delay_s >= self.expires_s:
+            raise UsageError(f"expires_s={self.expires_s:g}: the job would expire before run_after lets it start")
         if self.id is not None and not (isinstance(self.id, str) and _ID.fullmatch(self.id)):
             raise UsageError(f"id={self.id!r} must be 1 to 64 letters, digits or any of _ . : -")
 
@@ -235,6 +240,7 @@ class Sender(Generic[P, R]):
             group=options.group,
             callbacks=options.callbacks,
             key_rule=options.key_rule,
+            expires_s=options.expires_s,
         )
 
     def _template(self) -> NewJob:
@@ -250,6 +256,7 @@ class Sender(Generic[P, R]):
         key_scope: Scope | None = None,
         on_taken: OnTaken | None = None,
         wait_max: float | timedelta | None = None,
+        expires_s: float | timedelta | None = None,
         priority: int | None = None,
         queue: str | None = None,
         id: str | None = None,
@@ -271,11 +278,12 @@ class Sender(Generic[P, R]):
         key instead: "queued" until a worker claims it, a number of seconds, or "ever". on_taken: what an enqueue does
         when the key is taken: "keep" (the default) returns the job that has it, "replace" gives that job its arguments
         and its time, "cancel" cancels that job and stores the new one. wait_max: the longest time by which replacements
-        put a job off. See docs/keys.md. priority: larger is sooner. id: the caller's own, for repeating an enqueue
-        whose answer was lost. group: whose work it is, such as a tenant; groups of a queue take turns, see
-        docs/limits.md. connection: the caller's own, to the same store: of the driver (`sqlite3`, `psycopg`), of
-        SQLAlchemy or of Django. The job is stored by the transaction that is open on it, and rolled back with it; if
-        none is open, one is begun. With one that is awaited use `aenqueue`.
+        put a job off. See docs/keys.md. expires_s: seconds from now after which a job that no worker has claimed is
+        cancelled. priority: larger is sooner. id: the caller's own, for repeating an enqueue whose answer was lost.
+        group: whose work it is, such as a tenant; groups of a queue take turns, see docs/limits.md. connection: the
+        caller's own, to the same store: of the driver (`sqlite3`, `psycopg`), of SQLAlchemy or of Django. The job is
+        stored by the transaction that is open on it, and rolled back with it; if none is open, one is begun. With one
+        that is awaited use `aenqueue`.
         The rest is as in `app.task`.
         """
         recovery = {"retry": retry, "crashes_max": crashes_max, "on_crash": on_crash}
@@ -295,6 +303,8 @@ class Sender(Generic[P, R]):
             if key is None and self._options.key is None:
                 raise UsageError("key_scope, on_taken and wait_max are about a key; give one: key=…")
             changes["key_rule"] = key_rule(self._options.key_rule, key_scope, on_taken, wait_max)
+        if expires_s is not None:
+            changes["expires_s"] = check_expiry(expires_s)
         if run_after is not None or run_at is not None:
             changes["run_at"], changes["delay_s"] = _when(run_after, run_at)
         return Sender(self._task, dataclasses.replace(self._options, **changes))
@@ -535,6 +545,11 @@ def _scope(scope: object) -> KeyScope | float:
             raise UsageError(f'key_scope={scope!r} must be "queued", "live", "ever" or a number of seconds')
         return scope  # type: ignore[return-value]
     return _positive("key_scope", scope)
+
+
+def check_expiry(expires_s: object) -> float:
+    """Return the time in seconds that a job may wait for a worker."""
+    return _positive("expires_s", expires_s)
 
 
 def _positive(name: str, given: object) -> float:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
 from holdfast.core import acts
+from holdfast.core.acts import Move
 from holdfast.core.batches import Batch, Then, then_text
 from holdfast.core.callbacks import Callback, with_callbacks
 from holdfast.core.limits import Limits, setting
@@ -161,7 +162,8 @@ class Stores(RuleBasedStateMachine):
 
     @rule(policy=policies, queue=st.sampled_from(QUEUES), task=st.sampled_from(TASKS),
           key=st.sampled_from(KEYS), priority=st.sampled_from([0, 0, 5]), delay_s=st.sampled_from([0.0, 0.0, 1.5]),
-          twice=rarely, callbacks=st.sampled_from([None, CALLBACKS]))  # fmt: skip
+          twice=rarely, callbacks=st.sampled_from([None, CALLBACKS]),
+          expires_s=st.sampled_from([None, None, 1.5]))  # fmt: skip
     def add(self, twice: bool, policy: Policy, **given: Any) -> None:
         new = self._new(policy, **given)
         self._add([new, self._new(policy, **given), new] if twice else [new])
@@ -253,6 +255,18 @@ class Stores(RuleBasedStateMachine):
         self.agree(call, pair)
         self.clock.advance(1.0)
         return self._claim(worker, queues=[pair.memory.queue], tasks=[pair.memory.task], limit=2)
+
+    @rule(off_s=st.sampled_from([0.0, MOMENT_S, 1.5]))
+    def expire(self, off_s: float) -> None:
+        """End what was not claimed in time."""
+        self.clock.advance(off_s)
+        self.agree(lambda store, _: sorted(job.id for job in store.expired()))
+
+        def call(store: Store, _: Any) -> list[Reply]:
+            found = sorted(store.expired(), key=lambda job: job.id)
+            return store.move([Move(job.seen, acts.expire(job)) for job in found])
+
+        self.agree(call)
 
     @rule()
     def pass_of_the_real_reaper(self) -> None:

@@ -53,6 +53,9 @@ _CALL = (
     help="If the key is taken: keep that job (the default), replace its arguments and time, or cancel it.",
 )
 @click.option("--wait-max", type=Duration(), metavar="TIME", help="The longest time by which replacing puts a job off.")
+@click.option(
+    "--expires", "expires_s", type=Duration(), metavar="TIME", help="Cancel it unless it begins in this time."
+)
 @click.option("--run-after", type=Duration(), metavar="TIME", help="Start the job after this delay: seconds, 15m, 2h.")
 @click.option("--priority", type=int, help="Larger is sooner.")
 @click.option("--id", type=Text(), help="Your own id. Repeating the command with it adds no second job.")

@@ -124,6 +124,8 @@ def _facts(
     if job.batch is not None:
         yield "batch", job.batch
     yield "created", f"{insight.moment(job.created_at)}, {insight.ago(job.created_at, now)}"
+    if job.expires_at is not None:
+        yield "expires", f"{insight.moment(job.expires_at)}, unless it is started before"
     if job.run_at > now.wall:
         yield "runs at", f"{insight.moment(job.run_at)}, in {insight.duration(job.run_at - now.wall)}"
     spent = f"{job.failures} failed and {job.crashes} crashed"

@@ -50,6 +50,12 @@ def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     return _moved(job, Transition.CANCEL, event, error=reason or f"cancelled by {actor}")
 
 
+def expire(job: Job) -> Verdict:
+    """End a job that was not started in time. No person did that."""
+    event = NewEvent("cancelled", {"expires_at": job.expires_at})
+    return _moved(job, Transition.CANCEL, event, error="it was not started before its expiry")
+
+
 def supersede(job: Job, new_id: str) -> Verdict:
     """Stop a live job because a newer one takes its key, as `cancel` does. No person did that."""
     detail = {"key": job.key, "replaced_by": new_id}

@@ -32,6 +32,7 @@ class Taken(NamedTuple):
 
     move: Move | None = None
     payload: str | None = None
+    expires_at: float | None = None
     passes: bool = False
     stores: bool = False
 
@@ -76,7 +77,8 @@ def _replaced(job: Job, new: NewJob, rule: KeyRule, now: float) -> Taken:
         run_at = min(run_at, job.created_at + rule.wait_max_s)
     event = NewEvent("moved", {"key": new.key, "arguments": "replaced", "run_at": run_at})
     verdict = Verdict(move=Transition.RESCHEDULE, state=State.READY, run_at=run_at, events=(event,))
-    return Taken(Move(job.seen, verdict), payload=new.payload)
+    expires_at = None if new.expires_s is None else now + new.expires_s
+    return Taken(Move(job.seen, verdict), payload=new.payload, expires_at=expires_at)
 
 
 def check_no_key_rule(new: NewJob, what: str) -> None:

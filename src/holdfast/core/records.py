@@ -129,6 +129,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     group: str | None = None  # whose work it is: groups of a queue take turns
     callbacks: str | None = None  # the jobs that are stored when it ends (core/callbacks.py)
     key_rule: KeyRule | None = None  # None: it has its key while it is live, and an enqueue returns it
+    expires_s: float | None = None  # counted by the store's own clock from the enqueue; see `Job.expires_at`
 
     @property
     def is_keyed(self) -> bool:
@@ -206,6 +207,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     batch: str | None = None  # of which it is a job (core/batches.py)
     key_scope: str | None = None  # None: "live"; else "queued", "ever", seconds, or "passed" (to a newer job)
     beat_data: str | None = None  # JSON: what the running handler has given to its last ctx.heartbeat(…)
+    expires_at: float | None = None  # wall time from which on it is not started any more, if it never was
 
     @property
     def lease(self) -> Lease:
@@ -221,6 +223,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     def begun(self) -> bool:
         """Return whether the handler is known to have begun: a beat said so, or it has begun a step on record."""
         return self.started or self.open_step is not None
+
+    def is_expired(self, now: float) -> bool:
+        """Say whether it is not started any more: nobody has claimed it, and no person has acted on it, in time."""
+        in_time = self.expires_at is None or now < self.expires_at
+        return not in_time and self.state is State.READY and self.fence == 0
 
     @property
     def retry(self) -> Retry:

@@ -34,6 +34,7 @@ def first_row(new: NewJob, wall: float) -> Job:
         timeout_s=policy.timeout_s, stall_s=policy.stall_s, error=None, result=None,
         progress=None, note=None, ended_at=None, log=None, moved_at=None, workflow=new.workflow, parent=new.parent,
         group=new.group, callbacks=new.callbacks,
+        expires_at=None if new.expires_s is None else wall + new.expires_s,
     )  # fmt: skip
 
 

@@ -114,6 +114,7 @@ def job_records(store: Store, jobs: Iterator[Job], page: int, *, arguments: bool
             "beat_data": beat_data(job.beat_data),
             "key": job.key,
             "key_scope": key_scope(job),
+            "expires_at": iso(job.expires_at),
             "priority": job.priority,
             "arguments": parsed(job.payload),
             "on_crash": job.on_crash,

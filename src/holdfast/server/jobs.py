@@ -58,6 +58,7 @@ class NewJobBody(msgspec.Struct, forbid_unknown_fields=True):
     key_scope: KeyScope | float | None = None
     on_taken: OnTaken | None = None
     wait_max: float | None = None
+    expires_s: float | None = None
     group: str | None = None
     priority: int | None = None
     run_at: datetime | None = None
@@ -216,7 +217,7 @@ def _draft(call: Call, body: NewJobBody) -> Draft[Any]:
         for name in ("queue", "key", "group", "priority", "run_at", "id", "on_crash", "crashes_max")
     }
     options |= {name: getattr(body, name) for name in ("lease_s", "timeout_s", "stall_s")}
-    options |= {name: getattr(body, name) for name in ("key_scope", "on_taken", "wait_max")}
+    options |= {name: getattr(body, name) for name in ("key_scope", "on_taken", "wait_max", "expires_s")}
     options["run_after"] = body.delay_s
     if body.retry is not None:
         given = body.retry

@@ -60,8 +60,8 @@ class KeyRows(Protocol):
         """Act on a job as `Store.move` does."""
         ...
 
-    def rewrite(self, job_id: str, payload: str) -> None:
-        """Give a job another payload."""
+    def rewrite(self, job_id: str, payload: str, expires_at: float | None) -> None:
+        """Give a job another payload and another expiry."""
         ...
 
 
@@ -117,7 +117,7 @@ def _apply(rows: KeyRows, job_id: str, found: Taken) -> None:
             "nothing was stored, try again later"
         )
     if found.payload is not None:
-        rows.rewrite(job_id, found.payload)
+        rows.rewrite(job_id, found.payload, found.expires_at)
     if found.passes:
         rows.pass_on(job_id)
     if found.move is not None:

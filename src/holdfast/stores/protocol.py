@@ -340,8 +340,9 @@ class Store(Protocol):
 
         Within a queue larger priority first, then earlier run_at, then first come. Every queue gets an even share of
         `limit` before any gets more; the order of `queues` decides who gets the odd one. Jobs of other tasks and of
-        paused queues stay where they are. Only jobs with on_crash="retry" are taken `ahead`; they come back with
-        `started` False. Setting the lease, raising the fence and counting the attempt are one statement.
+        paused queues, and jobs that have expired, stay where they are. Only jobs with on_crash="retry" are taken
+        `ahead`; they come back with `started` False. Setting the lease, raising the fence and counting the attempt are
+        one statement.
         Groups of one queue and priority take turns, and jobs without a group take one turn together; within a turn the
         order is as above. At no commit do more attempts of a queue run than its `limit`, or more of a group in it than
         its `group_limit`, unless they ran before the limit was set; running rows are counted, those whose lease has run
@@ -430,6 +431,10 @@ class Store(Protocol):
 
     def wake_due(self, limit: int = 500) -> float | None:
         """Make up to `limit` waiting jobs ready whose `wake_at` has come; return the earliest that is left, if any."""
+        ...
+
+    def expired(self, limit: int = 500) -> list[Job]:
+        """Return ready jobs that nobody has claimed or acted on before their `expires_at`, longest ago first."""
         ...
 
     def due_waits(self) -> list[DueWaits]:

@@ -431,7 +431,7 @@ def new_job(job: NewJob) -> list[Any]:
     return [
         *(job.id, job.task, job.queue, job.payload, job.key, job.priority, job.run_at, job.delay_s),
         *policy(job.policy),
-        *(job.workflow, job.parent, job.group, job.callbacks),
+        *(job.workflow, job.parent, job.group, job.callbacks, job.expires_s),
     ]
 
 

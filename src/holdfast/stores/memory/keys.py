@@ -62,8 +62,8 @@ class MemoryKeys:
     def move(self, move: Move) -> Reply:
         return self._move([move])[0]
 
-    def rewrite(self, job_id: str, payload: str) -> None:
-        self._change(job_id, payload=payload)
+    def rewrite(self, job_id: str, payload: str, expires_at: float | None) -> None:
+        self._change(job_id, payload=payload, expires_at=expires_at)
 
     def purge(self, after: str, limit: int) -> str | None:
         now = self._clock.wall()

@@ -166,7 +166,7 @@ class MemoryStore:
                 wanted = min(share, most - len(taken))
                 if not wanted and not self._queue(name).takes_turns:
                     continue
-                ready = [job for job in self._ready([name]) if job.task in known]
+                ready = [job for job in self._ready([name]) if job.task in known and not job.is_expired(now.wall)]
                 # The only policy that a claim looks at: a job claimed ahead may be lost before it starts.
                 willing = [job for job in ready if started or job.on_crash == "retry"]
                 if self._queue(name).takes_turns:
@@ -792,6 +792,11 @@ class MemoryStore:
         if due:
             self.wake()
         return timed[len(due)][0] if len(timed) > len(due) else None
+
+    def expired(self, limit: int = 500) -> list[Job]:
+        wall = self._clock.wall()
+        found = [(job.expires_at, job) for job in self._jobs.values() if job.is_expired(wall)]
+        return [job for _, job in sorted(found, key=lambda each: each[0] or 0.0)[:limit]]
 
     def due_waits(self) -> list[DueWaits]:
         timed = sorted((job.wake_at, job.queue, job.task) for job in self._jobs.values() if job.wake_at is not None)

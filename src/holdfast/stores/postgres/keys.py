@@ -71,8 +71,9 @@ class PostgresKeys:
     def move(self, move: Move) -> Reply:
         return acts.move(self._q, self._db, [move], self._wall)[0]
 
-    def rewrite(self, job_id: str, payload: str) -> None:
-        self._db.execute(self._q["key_rewrite"], {"id": job_id, "payload": payload}, prepare=False)
+    def rewrite(self, job_id: str, payload: str, expires_at: float | None) -> None:
+        values = {"id": job_id, "payload": payload, "expires_at": expires_at}
+        self._db.execute(self._q["key_rewrite"], values, prepare=False)
 
     def _job(self, query: str, values: dict[str, str]) -> Job | None:
         found = row_json.jobs_from(self._one(query, values)[0])

@@ -43,7 +43,7 @@ CASE WHEN has_sequence_privilege('{schema}.sleep_count'::regclass, 'SELECT, USAG
 -- The columns of a job that is stored.
 id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks
+    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks, expires_at
 
 -- fragment: queue_rows
 -- What is set for queues, in the order of core/limits.py: Queue.
@@ -198,7 +198,7 @@ stored AS (
     INSERT INTO {schema}.job (
         seq, id, task, queue, payload, key, priority, run_at, created_at,
         attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks, batch
+        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks, expires_at, batch
     )
     OVERRIDING SYSTEM VALUE
     SELECT
@@ -207,7 +207,8 @@ stored AS (
         (value ->> 8)::bigint, (value ->> 9)::float8, (value ->> 10)::float8, (value ->> 11)::boolean,
         (value ->> 12)::bigint, value ->> 13,
         (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::float8, (value ->> 17)::float8,
-        (value ->> 18)::boolean, (value ->> 19)::boolean, value ->> 20, value ->> 21, value ->> 22, %(batch)s::text
+        (value ->> 18)::boolean, (value ->> 19)::boolean, value ->> 20, value ->> 21, value ->> 22,
+        clock.wall + (value ->> 23)::float8, %(batch)s::text
     FROM clock, wanted
     ORDER BY (value ->> 4) COLLATE "C", place
     ON CONFLICT DO NOTHING
@@ -223,7 +224,7 @@ INSERT INTO {schema}.job (
 )
 VALUES (
     %s, %s, %s, %s, %s, %s, coalesce(%s::float8, {instant} + %s), {instant},
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {instant} + %s::float8
 )
 ON CONFLICT DO NOTHING
 RETURNING {slept};
@@ -302,7 +303,7 @@ wanted AS MATERIALIZED (
     ORDER BY place
 ),
 picked AS (
-    SELECT found.*, row_number() OVER () AS number
+    SELECT found.*, row_number() OVER () AS nth
     FROM (
         SELECT lot.*
         FROM clock, wanted, LATERAL (
@@ -311,7 +312,7 @@ picked AS (
                 WITH RECURSIVE lane (priority) AS (
                     (
                         SELECT priority FROM {schema}.job
-                        WHERE state = 'ready' AND grp IS NULL AND job.queue = wanted.queue
+                        WHERE state = 'ready' AND grp IS NULL AND queue = wanted.queue
                             AND %(lanes)s::json IS NULL
                         ORDER BY priority DESC
                         LIMIT 1
@@ -319,8 +320,8 @@ picked AS (
                     UNION ALL
                     SELECT (
                         SELECT priority FROM {schema}.job
-                        WHERE state = 'ready' AND grp IS NULL AND job.queue = wanted.queue
-                            AND job.priority < lane.priority
+                        WHERE state = 'ready' AND grp IS NULL AND queue = wanted.queue
+                            AND priority < lane.priority
                         ORDER BY priority DESC
                         LIMIT 1
                     )
@@ -333,13 +334,14 @@ picked AS (
                 WHERE value ->> 0 = wanted.queue
             ) AS lane,
             LATERAL (
-                SELECT job.ctid AS place, job.queue, job.priority, job.run_at, job.seq FROM {schema}.job
-                WHERE state = 'ready' AND grp IS NULL AND job.queue = wanted.queue
-                    AND job.priority = lane.priority
-                    AND job.run_at <= clock.wall
-                    AND (job.run_at, job.seq) > (lane.run_at, lane.seq)
+                SELECT ctid AS place, queue, priority, run_at, seq FROM {schema}.job
+                WHERE state = 'ready' AND grp IS NULL AND queue = wanted.queue
+                    AND priority = lane.priority
+                    AND run_at <= clock.wall
+                    AND (run_at, seq) > (lane.run_at, lane.seq)
                     AND task = ANY (%(tasks)s::text[])
                     AND (%(limit)s::bigint > 0 OR on_crash = 'retry')
+                    AND (expires_at > clock.wall OR fence > 0) IS NOT FALSE
                 ORDER BY run_at, seq
                 LIMIT %(most)s::bigint
                 FOR NO KEY UPDATE SKIP LOCKED
@@ -382,14 +384,14 @@ taken AS (
         attempt = attempt + 1,
         lease_until = clock.lease + lease_s,
         claimed_at = clock.wall,
-        started = number <= %(limit)s::bigint,
+        started = nth <= %(limit)s::bigint,
         progress = NULL,
         note = NULL,
         moved_at = NULL,
         in_steps = NULL
     FROM picked, clock, allowed
-    WHERE job.ctid = picked.place AND (number <= %(limit)s::bigint OR on_crash = 'retry')
-    RETURNING {schema}.as_json(job) AS line, number
+    WHERE job.ctid = picked.place AND (nth <= %(limit)s::bigint OR on_crash = 'retry')
+    RETURNING {schema}.as_json(job) AS line, nth
 )
 SELECT
     CASE WHEN EXISTS (SELECT FROM picked) THEN EXISTS (SELECT FROM allowed) ELSE EXISTS (SELECT FROM enrolled) END,
@@ -402,7 +404,7 @@ SELECT
             ORDER BY queue, priority, run_at DESC, seq DESC
         ) AS last
     ),
-    (SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY number), '') || ']' FROM taken),
+    (SELECT '[' || coalesce(string_agg(line::text, ',' ORDER BY nth), '') || ']' FROM taken),
     (SELECT json_agg(queue)::text FROM wanted WHERE by_turns);
 
 -- name: claim_by_turns
@@ -992,6 +994,14 @@ SELECT (
     ORDER BY job.wake_at
     LIMIT 1
 ), (SELECT count(*) FROM notified);
+
+-- name: expired
+SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY job.expires_at), '') || ']' FROM (
+    SELECT * FROM {schema}.job AS job
+    WHERE job.state = 'ready' AND job.fence = 0 AND job.expires_at <= (SELECT {wall})
+    ORDER BY job.expires_at
+    LIMIT %(limit)s::bigint
+) AS job;
 
 -- name: due_waits
 SELECT coalesce(json_agg(json_build_array(queue, task, jobs, since) ORDER BY queue, task), '[]')::text FROM (
@@ -1696,7 +1706,7 @@ stored AS (
     INSERT INTO {schema}.job (
         id, task, queue, payload, key, priority, run_at, created_at,
         attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks
+        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks, expires_at
     )
     SELECT
         job ->> 0, job ->> 1, job ->> 2, job ->> 3, job ->> 4, (job ->> 5)::bigint,
@@ -1704,7 +1714,8 @@ stored AS (
         (job ->> 8)::bigint, (job ->> 9)::float8, (job ->> 10)::float8, (job ->> 11)::boolean,
         (job ->> 12)::bigint, job ->> 13,
         (job ->> 14)::float8, (job ->> 15)::float8, (job ->> 16)::float8, (job ->> 17)::float8,
-        (job ->> 18)::boolean, (job ->> 19)::boolean, job ->> 20, job ->> 21, job ->> 22
+        (job ->> 18)::boolean, (job ->> 19)::boolean, job ->> 20, job ->> 21, job ->> 22,
+        clock.wall + (job ->> 23)::float8
     FROM clock, fired
     ORDER BY place
     ON CONFLICT DO NOTHING
@@ -1892,7 +1903,7 @@ UPDATE {schema}.job SET scoped_key = %(key)s, key_scope = %(scope)s WHERE id = %
 UPDATE {schema}.job SET scoped_key = coalesce(key, scoped_key), key = NULL, key_scope = 'passed' WHERE id = %(id)s;
 
 -- name: key_rewrite
-UPDATE {schema}.job SET payload = %(payload)s WHERE id = %(id)s;
+UPDATE {schema}.job SET payload = %(payload)s, expires_at = %(expires_at)s WHERE id = %(id)s;
 
 -- name: keys_purged
 -- Returns the last key that was looked at. An enqueue may take a key just now: it stays, whoever had it.

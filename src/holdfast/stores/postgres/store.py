@@ -832,6 +832,9 @@ class PostgresStore:
         earliest: float | None = self._hot.one("wake_due", values)[0]
         return earliest
 
+    def expired(self, limit: int = 500) -> list[Job]:
+        return row_json.jobs_from(self._db.one("expired", {"wall": self._wall(), "limit": limit})[0])
+
     def due_waits(self) -> list[DueWaits]:
         return row_json.due_waits_from(self._db.one("due_waits", {"wall": self._wall()})[0])
 

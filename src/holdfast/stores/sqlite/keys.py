@@ -55,8 +55,8 @@ class SqliteKeys:
     def move(self, move: Move) -> Reply:
         return statements.move(self._db, [move], self._wall)[0]
 
-    def rewrite(self, job_id: str, payload: str) -> None:
-        self._db.execute(Q["key_rewrite"], {"id": job_id, "payload": payload})
+    def rewrite(self, job_id: str, payload: str, expires_at: float | None) -> None:
+        self._db.execute(Q["key_rewrite"], {"id": job_id, "payload": payload, "expires_at": expires_at})
 
     def _job(self, query: str, values: dict[str, str]) -> Job | None:
         found = row_json.jobs_from(self._db.execute(Q[query], values).fetchone()[0])

@@ -10,7 +10,7 @@
 -- The columns of a job that is stored.
 id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks
+    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks, expires_at
 
 -- fragment: claimed
 -- One statement sets the lease, raises the fence and counts the attempt.
@@ -57,6 +57,10 @@ AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
     ORDER BY +seq DESC
     LIMIT :limit
 );
+
+-- fragment: in_time
+-- A job that was never claimed is not started after its expiry. A person who has acted on it wants it.
+(expires_at IS NULL OR expires_at > :wall OR fence > 0)
 
 -- fragment: ready
 AND (:later IS NULL OR state <> 'ready' OR run_at > :later)
@@ -118,7 +122,7 @@ SELECT
     coalesce(value ->> 6, :wall + (value ->> 7)), :wall,
     value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13,
     value ->> 14, value ->> 15, value ->> 16, value ->> 17, value ->> 18, value ->> 19, value ->> 20, value ->> 21,
-    value ->> 22, :batch
+    value ->> 22, :wall + (value ->> 23), :batch
 FROM json_each(:jobs)
 WHERE true
 ON CONFLICT DO NOTHING;
@@ -129,7 +133,7 @@ INSERT INTO holdfast_job (
     {new_job}
 )
 VALUES (
-    ?, ?, ?, ?, ?, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+    ?, ?, ?, ?, ?, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 )
 ON CONFLICT DO NOTHING;
 
@@ -139,7 +143,7 @@ INSERT INTO holdfast_job (
     {new_job}
 )
 SELECT
-    value ->> 0, ?, ?, value ->> 1, value ->> 2, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+    value ->> 0, ?, ?, value ->> 1, value ->> 2, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 FROM json_each(?)
 WHERE true
 ON CONFLICT DO NOTHING;
@@ -194,6 +198,7 @@ WHERE seq IN (
     WHERE state = 'ready' AND grp IS NULL AND queue = :queue AND priority = :priority AND run_at <= :wall
         AND task IN (SELECT value FROM json_each(:tasks))
         AND (:started = 1 OR on_crash = 'retry')
+        AND {in_time}
     ORDER BY run_at, seq
     LIMIT :limit
 );
@@ -301,6 +306,7 @@ SELECT json_group_array(json_array(grp, seq)) FROM (
             AND one.grp = open.value AND one.run_at <= :wall
             AND one.task IN (SELECT value FROM json_each(:tasks))
             AND (:started = 1 OR one.on_crash = 'retry')
+            AND {in_time}
         ORDER BY one.run_at, one.seq
         LIMIT :most
     )
@@ -311,6 +317,7 @@ SELECT json_group_array(json_array(grp, seq)) FROM (
             AND one.run_at <= :wall
             AND one.task IN (SELECT value FROM json_each(:tasks))
             AND (:started = 1 OR one.on_crash = 'retry')
+            AND {in_time}
             AND EXISTS (SELECT 1 FROM json_each(:groups) WHERE value = '')
         ORDER BY one.run_at, one.seq
         LIMIT :most
@@ -656,6 +663,13 @@ WHERE seq IN (
 
 -- name: wake_due_next
 SELECT min(wake_at) FROM holdfast_job WHERE state = 'waiting' AND wake_at IS NOT NULL;
+
+-- name: expired
+{found}
+    WHERE state = 'ready' AND fence = 0 AND expires_at <= :wall
+    ORDER BY expires_at
+    LIMIT :limit
+);
 
 -- name: due_waits
 SELECT json_group_array(json_array(queue, task, jobs, since)) FROM (
@@ -1110,7 +1124,7 @@ UPDATE holdfast_job SET scoped_key = :key, key_scope = :scope WHERE id = :job_id
 UPDATE holdfast_job SET scoped_key = coalesce(key, scoped_key), key = NULL, key_scope = 'passed' WHERE id = :id;
 
 -- name: key_rewrite
-UPDATE holdfast_job SET payload = :payload WHERE id = :id;
+UPDATE holdfast_job SET payload = :payload, expires_at = :expires_at WHERE id = :id;
 
 -- name: keys_page
 SELECT max(key) FROM (SELECT key FROM holdfast_key WHERE key > :after ORDER BY key LIMIT :limit);

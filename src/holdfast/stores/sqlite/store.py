@@ -788,6 +788,9 @@ class SqliteStore:
             earliest = self._next_wake()
         return earliest
 
+    def expired(self, limit: int = 500) -> list[Job]:
+        return row_json.jobs_from(self._one("expired", {"wall": self._clock.wall(), "limit": limit}))
+
     def due_waits(self) -> list[DueWaits]:
         with self._db.reading() as db:
             return row_json.due_waits_from(text_of(db, "due_waits", {"wall": self._clock.wall()}))
