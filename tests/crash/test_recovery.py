@@ -32,7 +32,7 @@ def test_a_killed_job_runs_again_within_its_bound(
         figures.append(next(rounds))
         return figures[-1]
 
-    assert_within(bounds_s[world.kind], took)
+    assert_within(world.bound_s(bounds_s), took)
     print(f"\n{measure.__name__}: {', '.join(f'{figure:.3f} s' for figure in figures)}")
     for job in world.app.find():
         row = world.until_state(job.id, "done")
@@ -69,7 +69,7 @@ def test_interrupted_jobs_run_again_before_the_backlog(
         pytest.skip("SQLite keeps no dead entries")
     [took_s] = measure(world, 1)
     bounds_s = dict(BUSY_SCENES.values())[measure]
-    assert took_s < 10 * bounds_s[world.kind]
+    assert took_s < 10 * world.bound_s(bounds_s)
     starts = world.ledger("start")
     interrupted = {entry.job for entry in starts[:BEGUN]}
     again: dict[str, int] = {}  # job -> how many handlers had been started before it began again

@@ -10,12 +10,13 @@ import contextlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +36,8 @@ PATIENCE_S = 180.0  # how long to wait for what must happen, on a machine that i
 ROOT = Path(__file__).resolve().parents[2]  # some tasks use helpers of the tests
 SOURCE = Path(__file__).parent / "tasks.py"
 MODULE = "crash_tasks"
+SERVED = bool(os.environ.get("HOLDFAST_TEST_SERVED"))  # workers reach the store through `holdfast server`
+SERVED_BOUND_S = 5.0  # a death shows as a closed connection
 
 
 def now() -> float:
@@ -143,6 +146,8 @@ class World:
         }
         self.tasks = self._import()
         self.app: App = self.tasks.app
+        if SERVED:
+            self.serve()
 
     def _import(self) -> Any:
         """The same module, for this process to enqueue with."""
@@ -155,6 +160,16 @@ class World:
         spec.loader.exec_module(module)
         module.app.url = self.url
         return module
+
+    def serve(self) -> None:
+        """Put a server before the store; every process that is started from now on speaks to it."""
+        server = self.run("server", ["-m", "holdfast", "--db", self.url, "server", "--port", "0"])
+        found = until(lambda: re.search(r"listening on (http\S+)/", server.log.read_text()), "the server listens")
+        self.env["HOLDFAST_DB"] = found[1]
+
+    def bound_s(self, of_kind: Mapping[str, float]) -> float:
+        """Return how long the discovery of a death may take."""
+        return max(of_kind[self.kind], SERVED_BOUND_S) if SERVED else of_kind[self.kind]
 
     @property
     def store(self) -> Store:

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.records import BeatReply, Lease, Moment, NewJob, Standby, Worker
 from holdfast.errors import OutcomeUnknown, StoreDenied, StoreUnavailable, StoreUnsupported
+from holdfast.failpoints import point
 from holdfast.interrupts import shielded
 from holdfast.stores.protocol import Added, Batches, Figures, Schema, Tokens, Transaction
 from holdfast.stores.remote.connection import Address, Connections
@@ -75,9 +76,11 @@ class RemoteStore:
         if self._alive:
             headers["holdfast-workers"] = ",".join(self._alive)
         asked = (f"/v1/store/{verb.name}", known.write(args, kwargs), headers, self._timeout_s)
+        point(f"{verb.name}.before")
         with shielded():
             sent = self._read(self._connections.ask(*asked, changes=not verb.reads, pieces=pieces))
             value = known.read_answer(sent)
+        point(f"{verb.name}.after")
         self._told = self._clock.lease(), Moment(sent.wall, sent.lease)
         self._servers.add(sent.server)
         if verb.name in WAKING:
