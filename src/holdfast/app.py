@@ -165,6 +165,7 @@ class App:
         isolate: each attempt runs in a process of its own, which may crash. memory_max_mb: how much memory that process
         may use. hold_after: when this number of jobs with the same arguments have crashed and were given up or held
         within a day, new ones are held; leave it out for tasks that take no arguments or repeat the same ones.
+        ignore_result: what the function returns is not stored, and `job.result()` returns None.
         on_done: a task to enqueue when a job is done. on_dead: one to enqueue when a job is dead or rolled back. It
         gets `job_id`, `state`, `error_kind` and `error` by name, as far as it takes them; see docs/callbacks.md.
         Raises `UsageError` for what can never work: a generator, a name that is taken, an argument that cannot travel.

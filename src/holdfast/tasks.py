@@ -86,6 +86,7 @@ class TaskOptions(TypedDict, total=False):
     isolate: bool
     memory_max_mb: int | None
     hold_after: int | None
+    ignore_result: bool
     on_done: CallbackTask | None
     on_dead: CallbackTask | None
 
@@ -338,6 +339,7 @@ class Task(Sender[P, R]):
         isolate: bool = False,
         memory_max_mb: int | None = None,
         hold_after: int | None = None,
+        ignore_result: bool = False,
         on_done: CallbackTask | None = None,
         on_dead: CallbackTask | None = None,
     ) -> None:
@@ -353,6 +355,9 @@ class Task(Sender[P, R]):
         self.isolate = isolate
         self.memory_max_mb = _checked_memory(memory_max_mb, isolate)
         self.hold_after = None if hold_after is None else check_whole("hold_after", hold_after)
+        if not isinstance(ignore_result, bool):
+            raise UsageError(f"ignore_result={ignore_result!r} must be True or False")
+        self.ignore_result = ignore_result
         self.check_policy(options.policy)
         super().__init__(self, dataclasses.replace(options, policy=options.policy.of_a_row))
         # The defaults of its jobs, which `using` overrides; the policy travels on their rows.

@@ -158,6 +158,7 @@ READS: dict[str, Callable[[Scene], Call]] = {
     "wake_sleepers": lambda scene: lambda store: store.wake_sleepers(),
     "paused": lambda scene: lambda store: store.paused(),
     "unserved": lambda scene: lambda store: store.unserved(QUEUES, []),
+    "expired": lambda scene: lambda store: store.expired(),
     "due_waits": lambda scene: lambda store: store.due_waits(),
     "due": lambda scene: lambda store: store.due(QUEUES, TASKS),
     "steps": lambda scene: lambda store: store.steps("flow"),

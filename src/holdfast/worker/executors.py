@@ -359,6 +359,8 @@ async def _call_with_resources(attempt: Attempt, arguments: tuple[Any, ...], nam
 
 
 def _success(attempt: Attempt, value: object) -> Outcome:
+    if attempt.task.ignore_result:
+        return Succeeded()
     try:
         return Succeeded(attempt.task.encode_result(value))
     except errors.PayloadError as error:
