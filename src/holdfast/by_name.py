@@ -100,12 +100,18 @@ def draft_by_name(
     app: App, name: str, arguments: Mapping[str, Any] | Sequence[Any], options: Mapping[str, Any]
 ) -> Draft[Any]:
     """Return a job of a task by its name, checked and not stored."""
-    task = task_named(app, name, options.get("on_crash"))
+    return draft_of(task_named(app, name, options.get("on_crash")), arguments, options)
+
+
+def draft_of(
+    task: NamedTask | Task[..., Any], arguments: Mapping[str, Any] | Sequence[Any], options: Mapping[str, Any]
+) -> Draft[Any]:
+    """Return a job of a task that `task_named` has returned, checked and not stored."""
     if isinstance(arguments, Mapping):
         return task.using(**options).job(**arguments)
     if isinstance(arguments, str | bytes) or not isinstance(arguments, Sequence):
         raise UsageError(
-            f"task {name}: the arguments must be a list of positional or a mapping of keyword arguments, "
+            f"task {task.name}: the arguments must be a list of positional or a mapping of keyword arguments, "
             f"not {type(arguments).__name__}"
         )
     return task.using(**options).job(*arguments)

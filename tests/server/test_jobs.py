@@ -263,3 +263,18 @@ def test_to_delete_many_needs_an_admin(app: App, client: Client) -> None:
     assert code(client.post("/v1/jobs/act", body, token=add_token(app, "op", "operator")), 403) == "forbidden"
     assert len(client.post("/v1/jobs/act", body).json()["acted"]) == 1
     assert app.counts()["done"] == 0
+
+
+def test_many_jobs_ask_the_store_once_for_each_task(app: App, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    published = app.store.published
+
+    def counted(names: Any = None) -> Any:
+        asked.append(names)
+        return published(names)
+
+    monkeypatch.setattr(app.store, "published", counted)
+    jobs = [{"task": name, "on_crash": how} for name in ("a", "b") for how in ("hold", "retry") for _ in range(50)]
+    made = client.post("/v1/jobs/bulk", {"jobs": jobs}).json()["items"]
+    assert sorted(map(str, asked)) == ["['a']", "['a']", "['b']", "['b']"]
+    assert [row(app.store, each["id"]).policy.on_crash for each in made] == [each["on_crash"] for each in jobs]

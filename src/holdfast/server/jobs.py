@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from holdfast import insight
 from holdfast.bulk import delete_all
-from holdfast.by_name import draft_by_name
+from holdfast.by_name import draft_of, task_named
 from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.policy import Jitter, OnCrash, Retry
@@ -183,7 +183,7 @@ def enqueue(call: Call) -> Answer:
             raise Problem("invalid", "give an id or the header idempotency-key, not both", pointer="/id")
         text = f"{call.user.name}\n{named}".encode("utf-8", "replace")
         body = msgspec.structs.replace(body, id="idem-" + hashlib.sha256(text).hexdigest()[:40])
-    draft = _draft(call, body)
+    draft = _draft(call, body, {})
     [job] = call.app.enqueue_many([draft])
     row = job.row
     call.need_queue(row.queue, "job with this key or id")
@@ -196,10 +196,11 @@ def enqueue(call: Call) -> Answer:
 
 def enqueue_bulk(call: Call) -> dict[str, Any]:
     """Store many jobs, all or none."""
-    drafts = []
+    drafts: list[Draft[Any]] = []
+    tasks: dict[tuple[str, OnCrash | None], Any] = {}
     for at, body in enumerate(call.body.jobs):
         try:
-            drafts.append(_draft(call, body))
+            drafts.append(_draft(call, body, tasks))
         except (HoldfastError, Problem) as error:
             problem = problem_of(error)
             raise Problem(problem.code, f"job {at}: {problem.detail}", pointer=f"/jobs/{at}") from None
@@ -207,7 +208,8 @@ def enqueue_bulk(call: Call) -> dict[str, Any]:
     return {"items": [{"id": job.id, "existed": job.existed} for job in jobs]}
 
 
-def _draft(call: Call, body: NewJobBody) -> Draft[Any]:
+def _draft(call: Call, body: NewJobBody, tasks: dict[tuple[str, OnCrash | None], Any]) -> Draft[Any]:
+    """Return the job of a body. `tasks`: those that this request has asked the store for."""
     if body.args is not UNSET and body.kwargs is not UNSET:
         raise Problem("invalid", "give args or kwargs, not both", pointer="/args")
     if body.run_at is not None and body.run_at.utcoffset() is None:
@@ -224,7 +226,9 @@ def _draft(call: Call, body: NewJobBody) -> Draft[Any]:
         options["retry"] = Retry(given.attempts_max, given.base_s, given.cap_s, given.jitter)
     arguments: Any = body.args if body.args is not UNSET else body.kwargs if body.kwargs is not UNSET else {}
     given_options = {name: value for name, value in options.items() if value is not None}
-    draft = draft_by_name(call.app, body.task, arguments, given_options)
+    if (task := tasks.get((body.task, body.on_crash))) is None:
+        task = tasks[body.task, body.on_crash] = task_named(call.app, body.task, body.on_crash)
+    draft = draft_of(task, arguments, given_options)
     if not call.user.sees(draft.new.queue):
         raise Problem("not_found", f"the queue {draft.new.queue!r} is not among the queues of this token")
     return draft
