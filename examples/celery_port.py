@@ -6,7 +6,6 @@ python examples/celery_port.py
 import os
 import tempfile
 import time
-from datetime import UTC, datetime, timedelta
 
 from holdfast import App, Context, Flow, GiveUp, JobCancelled, JobDead, Retry, RetryLater
 
@@ -54,9 +53,9 @@ def charge(order: int) -> str:
 # --- Expiry: expires=…
 
 
-@app.task
-def send_code(code: str, valid_until: datetime) -> str:
-    return "too late" if datetime.now(UTC) > valid_until else f"sent {code}"
+@app.task(queue="codes", expires_s=600)  # cancelled, and never run, unless a worker claims it in time
+def send_code(code: str) -> str:
+    return f"sent {code}"
 
 
 # --- Canvas: chain, group, chord
@@ -140,7 +139,14 @@ def show() -> None:
     app.get(callback).result(timeout=60)
     print("on_dead:  ", mails[-1])
 
-    print("expired:  ", send_code.enqueue("1234", datetime.now(UTC) - timedelta(seconds=1)).result(timeout=60))
+    app.pause("codes")  # nobody claims it in time
+    late = send_code.using(expires_s=0.2).enqueue("1234")
+    try:
+        late.result(timeout=60)
+    except JobCancelled as error:
+        print("expired:  ", error.error)
+    app.resume("codes")
+
     print("chain:    ", add_then_mul.enqueue(2).result(timeout=60))
     group = app.enqueue_many([add.job(number, number) for number in range(5)])  # group(…)
     print("group:    ", [job.result(timeout=60) for job in group])
