@@ -69,7 +69,7 @@ def test_one_job_with_its_history(run: Run, store: Store) -> None:
     worker = enrol(store, name="w1", boot_id=SystemClock().boot_id)
     job = start(store, worker, on_crash="hold")
     running = run.json("jobs", "show", job.id)
-    assert set(running) == JOB | {"health", "log", "events", "endings", "steps"}
+    assert set(running) == JOB | {"health", "log", "beat_data", "events", "endings", "steps"}
     assert running["log"] is None
     store.beat(worker, [Pulse(job.lease, log="one\ntwo")])
     assert run.json("jobs", "show", job.id)["log"] == ["one", "two"]
@@ -87,6 +87,31 @@ def test_one_job_with_its_history(run: Run, store: Store) -> None:
     assert (zombie["worker"], zombie["fence"]) == ("w1", 1)
     assert zombie["detail"]["detector"] == "expired"
     assert zombie["detail"]["decision"] == "hold"
+
+
+def test_what_a_handler_said_with_its_beats_is_shown_while_it_runs_and_in_its_autopsy(run: Run, store: Store) -> None:
+    worker = enrol(store, name="w1", boot_id=SystemClock().boot_id)
+    job = start(store, worker)
+    store.beat(worker, [Pulse(job.lease, beat_data='{"key":"a\\u001b[31m","number":7}')])
+    said = {"key": "a\x1b[31m", "number": 7}
+    assert run.json("jobs", "show", job.id)["beat_data"] == said
+    page = run("jobs", "show", job.id).stdout
+    assert "it says" in page
+    assert "\x1b" not in page, "what a handler says never reaches the terminal raw"
+    run("scan", "--fix")
+    after = run.json("jobs", "show", job.id)
+    assert after["beat_data"] is None
+    assert after["events"][0]["detail"]["beat_data"] == said
+    assert "it had said" in run("jobs", "show", job.id).stdout
+
+
+def test_damaged_beat_data_does_not_hide_a_job(run: Run, store: Store) -> None:
+    worker = enrol(store, name="w1", boot_id=SystemClock().boot_id)
+    job = start(store, worker)
+    store.beat(worker, [Pulse(job.lease, beat_data="{not json")])
+    assert run.json("jobs", "show", job.id)["beat_data"] is None
+    run("scan", "--fix")
+    assert "beat_data" not in run.json("jobs", "show", job.id)["events"][0]["detail"]
 
 
 def test_a_long_label_does_not_touch_its_value(run: Run, store: Store) -> None:
