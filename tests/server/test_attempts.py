@@ -153,6 +153,7 @@ def test_one_job_may_not_come_twice_in_a_batch(app: App, client: Client) -> None
         ("claim", {"worker": "w", "queues": ["\0"], "tasks": ["t"]}),
         ("claim", {"worker": "w", "queues": ["q"], "tasks": ["\0"]}),
         ("beat", {"worker": "w", "leases": [{"id": "j", "fence": 2**63, "claim_id": "c"}]}),
+        ("store/errors", {"since": 0, "limit": 2**63}),
         ("settle", {"outcomes": [{"outcome": "cancelled", "lease": {"id": "j", "fence": 2**63, "claim_id": "c"}}]}),
     ],
 )

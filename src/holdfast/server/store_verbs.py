@@ -89,6 +89,8 @@ def _check_sizes(given: Given) -> None:
     for name, value in given.items():
         if isinstance(value, list | tuple) and len(value) > BATCH_MAX:
             raise UsageError(f"{name} has {len(value)} items; send at most {BATCH_MAX} at once")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise UsageError(f"{name}={value} is a number that no store can hold")
 
 
 # --------------------------------------------------------------------------- what each role may ask
