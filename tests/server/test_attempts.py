@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -222,3 +223,17 @@ def test_a_job_that_becomes_due_later_ends_the_wait(live: Client) -> None:
     add(live.app.store, task="t", delay_s=0.3)
     [job] = claim(live, worker, wait_s=30)["jobs"]
     assert job["task"] == "t"
+
+
+@pytest.mark.parametrize("path", ["/v1/claim", "/v1/store/wait"])
+@pytest.mark.parametrize("wrong", [{"tasks": ["a\0b"]}, {"queues": ["\0"]}, {"tasks": ["\ud800"]}])
+def test_a_name_that_no_store_can_be_asked_for_does_not_stop_the_long_polls_of_others(
+    client: Client, path: str, wrong: dict[str, Any]
+) -> None:
+    body = {"queues": ["default"], "tasks": ["t"], "wait_s": 5, **wrong}
+    if path == "/v1/claim":
+        body["worker"] = enrol(client)
+    content = json.dumps(body).encode()
+    answer = client.post(path, content=content, headers={"content-type": "application/json"})
+    assert answer.status_code in (400, 422), answer.text
+    assert client.server.polls.waiting == 0

@@ -149,7 +149,7 @@ def _answer(
         stream.leave()
         return stream.status or 0, "", stream.text
     texts = {
-        name: value.encode("utf-8", "replace").decode()[:5_000] for name, value in texts.items()
+        name: value.encode("utf-8", "replace").decode()[:1_000] for name, value in texts.items()
     }  # httpx has a limit
     answer = client(method, path, params=texts, headers=headers, **sent)
     return answer.status_code, answer.headers["content-type"], answer.text

@@ -188,11 +188,18 @@ def leave(call: Call) -> dict[str, Any]:
 # -------------------------------------------------------------------------------- claim, beat, settle
 
 
+def check_wanted(call: Call, queues: list[str], tasks: list[str]) -> None:
+    """Refuse names that no store can be asked for: all long polls wait behind one question."""
+    for name in (*queues, *tasks):
+        check_storable(200, name=name)
+    for queue in queues:
+        call.need_queue(queue, f"queue {queue!r}")
+
+
 async def claim(call: Call) -> dict[str, Any]:
     """Claim due jobs; without any, wait for some."""
     body: ClaimBody = call.body
-    for queue in body.queues:
-        call.need_queue(queue, f"queue {queue!r}")
+    check_wanted(call, body.queues, body.tasks)
     claim_id = body.claim_id or new_id()
     check_storable(64, worker=body.worker, claim_id=claim_id)
     server = call.server

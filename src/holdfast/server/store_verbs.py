@@ -22,7 +22,7 @@ from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import ENDING_EVENT
 from holdfast.errors import SchemaMismatch, UsageError
 from holdfast.ids import new_id
-from holdfast.server.attempts import WAIT_MAX_S, Names
+from holdfast.server.attempts import WAIT_MAX_S, Names, check_wanted
 from holdfast.server.call import Call
 from holdfast.server.problems import Problem
 from holdfast.server.routes import Answer, Route
@@ -47,8 +47,7 @@ class WaitBody(msgspec.Struct, forbid_unknown_fields=True):
 async def wait(call: Call) -> dict[str, Any]:
     """Answer when the queues may have a due job; a hint, and nothing is claimed."""
     body: WaitBody = call.body
-    for queue in body.queues:
-        call.need_queue(queue, f"queue {queue!r}")
+    check_wanted(call, body.queues, body.tasks)
     group = tuple(sorted(body.queues)), tuple(sorted(body.tasks))
     return {"due": await call.server.polls.hint(group, body.wait_s, call.receive)}
 
