@@ -13,10 +13,11 @@ from holdfast.core.access import User
 from holdfast.core.machine import State
 from holdfast.core.records import Schedule
 from holdfast.core.schedule import every
+from holdfast.core.verdict import Failed
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.testing import FakeClock
 from holdfast.workflow.flow import Flow
-from tests.factory import add, enrol, job_in, make_job, row, start
+from tests.factory import add, enrol, job_in, make_job, row, settle, start
 from tests.server.client import PEER, Client, add_token, code
 from tests.server.listener import Listener, connected
 
@@ -268,3 +269,18 @@ def test_a_waiting_claim_gets_nothing_once_its_token_is_revoked(app: App, client
     waiting.until(lambda each: each.ended)
     assert waiting.status == 401
     assert row(app.store, job.id) == job
+
+
+def test_workflows_are_listed_by_pages_and_errors_by_their_fingerprint(app: App, client: Client) -> None:
+    flows = [add(app.store, workflow=True).id for _ in range(3)]
+    add(app.store)
+    page = client.get("/v1/workflows?limit=2")
+    assert [each["id"] for each in page.json()["items"]] == flows[:0:-1]
+    link = page.headers["link"].partition(">")[0].removeprefix("<")
+    assert [each["id"] for each in client.get(link).json()["items"]] == flows[:1]
+    for number in (1, 2):
+        job = start(app.store, task="fails")
+        settle(app.store, job, Failed(f"ValueError: no order {number}"))
+    [group] = client.get("/v1/errors").json()["items"]
+    assert (group["task"], group["attempts"]) == ("fails", 2)
+    assert client.get("/v1/errors?task=other").json()["items"] == []

@@ -110,6 +110,14 @@ class SinceQuery(msgspec.Struct, forbid_unknown_fields=True):
     since_s: Annotated[float, Meta(ge=1, le=SINCE_MAX_S)] = 86_400.0
 
 
+class ErrorsQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The time to look back. `task`: only errors of this task."""
+
+    since_s: Annotated[float, Meta(ge=1, le=SINCE_MAX_S)] = 86_400.0
+    task: Annotated[str, Meta(max_length=200)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=EVENTS_MAX)] = 100
+
+
 class JournalQuery(msgspec.Struct, forbid_unknown_fields=True):
     """A page of the journal: the newest events, or those before a `seq`."""
 
@@ -300,6 +308,14 @@ def fork(call: Call) -> Answer:
 def zombies(call: Call) -> dict[str, Any]:
     """Look back at attempts that lost their worker, as `zombies --json` does."""
     return insight.zombies_view(insight.look_back(call.store, call.query.since_s))
+
+
+def errors(call: Call) -> dict[str, Any]:
+    """Group the errors of jobs by their fingerprint, as `errors --json` does."""
+    query: ErrorsQuery = call.query
+    check_storable(task=query.task)
+    task = None if query.task is None else insight.task_named(call.store, query.task)
+    return {"items": insight.error_views(call.store, call.store.now().wall - query.since_s, task, query.limit)}
 
 
 def journal(call: Call) -> dict[str, Any]:

@@ -288,8 +288,14 @@ def list_(call: Call) -> Answer:
     items = [{**insight.job_view(row, now, names), **_of_enqueue(row)} for row in found]
     following = _cursor([row.id for row in found], digest) if more else None
     data = {"items": items, "next": following, "count": _count(call, query)}
-    link = {"link": f'<{call.base}/v1/jobs?cursor={following}>; rel="next"'} if following else {}
+    link = {"link": f'<{call.base}{call.route.path}?cursor={following}>; rel="next"'} if following else {}
     return Answer(data, headers=link)
+
+
+def list_workflows(call: Call) -> Answer:
+    """List workflows, newest first, a page at a time."""
+    call.query = replace(call.query, workflow=True)
+    return list_(call)
 
 
 def _check_states(states: Sequence[str]) -> None:

@@ -175,6 +175,10 @@ _FLEET = (
         statuses=(200, 201),
         repeat="each call enqueues a job, unless the schedule's job has a key",
     ),
+    Route(
+        *("GET", "/v1/workflows", "List workflows, newest first", jobs.list_workflows, READERS, "filter"),
+        query=jobs.ListQuery,
+    ),
     Route("GET", "/v1/workflows/{id}", "Show a workflow", fleet.workflow, READERS, "refuse"),
     Route(
         *("POST", "/v1/workflows/{id}/retry", "Run a workflow from a step", fleet.retry_from, OPERATORS, "refuse"),
@@ -195,6 +199,10 @@ _FLEET = (
     ),
     Route("GET", "/v1/stats", "Count jobs by queue", fleet.stats, READERS, "filter"),
     Route("GET", "/v1/zombies", "Look back at lost attempts", fleet.zombies, READERS, "whole", query=fleet.SinceQuery),
+    Route(
+        *("GET", "/v1/errors", "Group errors by their fingerprint", fleet.errors, READERS, "whole"),
+        query=fleet.ErrorsQuery,
+    ),
     Route("GET", "/v1/audit", "Show what people did", fleet.audit, READERS, "filter", query=fleet.AuditQuery),
     Route("GET", "/v1/journal", "Show the journal", fleet.journal, READERS, "filter", query=fleet.JournalQuery),
     Route(
