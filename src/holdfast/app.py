@@ -20,6 +20,7 @@ from holdfast.continuity import PRODUCER, Continuity
 from holdfast.core import acts
 from holdfast.core.batches import ABANDON_S
 from holdfast.core.durations import iso
+from holdfast.core.labels import meta_text, tags_of, tags_text
 from holdfast.core.limits import Setting, setting
 from holdfast.core.machine import State, States, states_named
 from holdfast.core.payload import JSON, Codec, decode_value, encode_value
@@ -156,7 +157,8 @@ class App:
         name: what the store knows it by; `module.qualname` by default. queue: "default" by default. priority: larger is
         sooner; 0 by default. key: text, or a function of the arguments that returns text or None; while a live job has
         the key, an enqueue returns that job. key_scope, on_taken, wait_max: how long a job has its key, and what an
-        enqueue does that finds it taken; as in `using`. expires_s: how long a job may wait for a worker before it is
+        enqueue does that finds it taken; as in `using`. tags, meta: text that jobs are found by;
+        see docs/tasks.md. expires_s: how long a job may wait for a worker before it is
         cancelled; for ever by default.
         retry: how often and how soon after a failure; `Retry()` by default. on_crash: what becomes of a job whose
         worker died: "retry" (the default), "hold" for a person, or "fail". crashes_max: the most that it may have; 3.
@@ -258,6 +260,10 @@ class App:
         rule = key_rule(None, *(given.get(name) for name in _OF_KEYS))
         if given.get("expires_s") is not None:
             given["expires_s"] = check_expiry(given["expires_s"])
+        if given.get("tags") is not None:
+            given["tags"] = tags_text(given["tags"])
+        if given.get("meta") is not None:
+            given["meta"] = meta_text(given["meta"])
         options = JobOptions(policy=policy, key_rule=rule, **_fields(JobOptions, given))
         rest: dict[str, Any] = {name: given[name] for name in given.keys() - _ON_THE_ROW}
 
@@ -553,15 +559,21 @@ class App:
         key: str | None = None,
         limit: int = 100,
         group: str | None = None,
+        tags: Sequence[str] = (),
+        meta: Mapping[str, str] | None = None,
     ) -> list[Job[Any]]:
         """Return the jobs that match, newest first, at most `limit`. `state` is one, several, or None for any.
+
+        They have all of these tags and all of this metadata.
 
         task: its name; the last part will do where only one task of this app has it.
         """
         check_storable(queue=queue, task=task, key=key, group=group)
         if task is not None and any(known.rpartition(".")[2] == task for known in self.tasks):
             task = self.named(task).name
-        where = Filter(states=states_named(state), queue=queue, task=task, key=key, limit=limit, group=group)
+        labels = {"tags": tuple(tags_of(tags_text(tags))), "meta": tuple((meta or {}).items())}
+        named = {"queue": queue, "task": task, "key": key, "group": group}
+        where = Filter(states=states_named(state), limit=limit, **named, **labels)  # type: ignore[arg-type]
         return [self._handle(row) for row in self.store.find(where)]
 
     def counts(self) -> dict[str, int]:

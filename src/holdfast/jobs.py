@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from holdfast.core.labels import meta_of, tags_of
 from holdfast.core.machine import ENDED, State
 from holdfast.core.payload import decode_value
 from holdfast.core.records import Event
@@ -63,6 +64,16 @@ class Job(Generic[R_co]):
     def queue(self) -> str:
         """Return the name of its queue."""
         return self.row.queue
+
+    @property
+    def tags(self) -> list[str]:
+        """Return its tags."""
+        return tags_of(self.row.tags)
+
+    @property
+    def meta(self) -> dict[str, str]:
+        """Return its metadata."""
+        return meta_of(self.row.meta)
 
     @property
     def state(self) -> State:

@@ -6,9 +6,18 @@ The text of the line stays for people. `cli/logs.py` writes the fields with `--l
 from __future__ import annotations
 
 import sys
-from typing import Any, Protocol
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Protocol
+
+from holdfast.core.labels import meta_of
+
+if TYPE_CHECKING:
+    from holdfast.worker.attempt import Attempt
 
 FIELDS = "holdfast"  # the attribute of a record that has them
+
+
+current_attempt: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
 
 
 class AboutJob(Protocol):
@@ -31,7 +40,9 @@ def about(job: AboutJob, **more: str | None) -> dict[str, Any]:
 
 def fields_of(job: AboutJob) -> dict[str, Any]:
     """Return the fields that name an attempt."""
-    return {"job": job.id, "task": job.task, "attempt": job.attempt, "fence": job.fence}
+    fields = {"job": job.id, "task": job.task, "attempt": job.attempt, "fence": job.fence}
+    meta = getattr(job, "meta", None)
+    return fields if meta is None else {**fields, "meta": meta_of(meta)}
 
 
 def trace_fields() -> dict[str, str]:

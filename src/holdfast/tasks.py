@@ -7,7 +7,7 @@ import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import PurePath
@@ -31,6 +31,7 @@ import msgspec
 
 from holdfast.core.callbacks import FACTS, Callback, with_callbacks
 from holdfast.core.callbacks import Kind as CallbackKind
+from holdfast.core.labels import merged, meta_text, tags_text
 from holdfast.core.limits import check_group
 from holdfast.core.payload import JSON, Signature, decode_value, encode_value
 from holdfast.core.policy import OnCrash, Policy, Retry
@@ -39,6 +40,7 @@ from holdfast.core.records import KeyRule, KeyScope, NewJob, OnTaken
 from holdfast.core.text import check_storable
 from holdfast.errors import PayloadError, PolicyError, UsageError
 from holdfast.ids import new_job_id
+from holdfast.log_fields import current_attempt
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -76,6 +78,8 @@ class TaskOptions(TypedDict, total=False):
     on_taken: OnTaken | None
     wait_max: float | timedelta | None
     expires_s: float | timedelta | None
+    tags: Sequence[str] | None
+    meta: Mapping[str, str] | None
     retry: Retry
     crashes_max: int
     on_crash: OnCrash
@@ -101,6 +105,8 @@ class EnqueueOptions(TypedDict, total=False):
     on_taken: OnTaken | None
     wait_max: float | timedelta | None
     expires_s: float | timedelta | None
+    tags: Sequence[str] | None
+    meta: Mapping[str, str] | None
     priority: int | None
     queue: str | None
     id: str | None
@@ -132,6 +138,8 @@ class JobOptions:
     callbacks: str | None = None  # as `NewJob` has them
     key_rule: KeyRule | None = None
     expires_s: float | None = None
+    tags: str | None = None  # as `NewJob` has them, and so is the next one
+    meta: str | None = None
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -242,6 +250,8 @@ class Sender(Generic[P, R]):
             callbacks=options.callbacks,
             key_rule=options.key_rule,
             expires_s=options.expires_s,
+            tags=options.tags,
+            meta=merged(_inherited_meta(), options.meta),
         )
 
     def _template(self) -> NewJob:
@@ -258,6 +268,8 @@ class Sender(Generic[P, R]):
         on_taken: OnTaken | None = None,
         wait_max: float | timedelta | None = None,
         expires_s: float | timedelta | None = None,
+        tags: Sequence[str] | None = None,
+        meta: Mapping[str, str] | None = None,
         priority: int | None = None,
         queue: str | None = None,
         id: str | None = None,
@@ -306,6 +318,10 @@ class Sender(Generic[P, R]):
             changes["key_rule"] = key_rule(self._options.key_rule, key_scope, on_taken, wait_max)
         if expires_s is not None:
             changes["expires_s"] = check_expiry(expires_s)
+        if tags is not None:
+            changes["tags"] = tags_text(tags)
+        if meta is not None:
+            changes["meta"] = meta_text(meta, self._options.meta)
         if run_after is not None or run_at is not None:
             changes["run_at"], changes["delay_s"] = _when(run_after, run_at)
         return Sender(self._task, dataclasses.replace(self._options, **changes))
@@ -550,6 +566,12 @@ def _scope(scope: object) -> KeyScope | float:
             raise UsageError(f'key_scope={scope!r} must be "queued", "live", "ever" or a number of seconds')
         return scope  # type: ignore[return-value]
     return _positive("key_scope", scope)
+
+
+def _inherited_meta() -> str | None:
+    """Return the metadata of the job whose code runs here."""
+    attempt = current_attempt.get()
+    return None if attempt is None else attempt.job.meta
 
 
 def check_expiry(expires_s: object) -> float:

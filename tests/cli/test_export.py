@@ -25,7 +25,19 @@ RECORD = {
     *("id", "task", "queue", "state", "attempt", "fence", "failures", "crashes", "run_at", "worker", "lease_until"),
     *("stop_reason", "rollback_cause", "fingerprint", "release"),
     *("error", "result", "progress", "log", "key", "group", "priority", "arguments", "on_crash", "zombies"),
-    *("created_at", "claimed_at", "ended_at", "events", "steps", "batch", "key_scope", "beat_data", "expires_at"),
+    *(
+        "created_at",
+        "claimed_at",
+        "ended_at",
+        "events",
+        "steps",
+        "batch",
+        "key_scope",
+        "beat_data",
+        "expires_at",
+        "tags",
+        "meta",
+    ),
 }
 
 

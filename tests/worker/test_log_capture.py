@@ -13,13 +13,14 @@ import pytest
 from holdfast import App, Context, Retry
 from holdfast.core.autopsy import lines_of
 from holdfast.core.records import Pulse
+from holdfast.log_fields import current_attempt
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from holdfast.worker import log_capture
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.heartbeat import TALKERS_MAX
 from holdfast.worker.isolated import protocol
-from holdfast.worker.log_capture import LINE_MAX, LINES_MAX, LOG_MAX, LogCapture, current_attempt, listening
+from holdfast.worker.log_capture import LINE_MAX, LINES_MAX, LOG_MAX, LogCapture, listening
 from tests.factory import a_job
 from tests.worker import bad
 from tests.worker.house import House, on_every_store, until

@@ -13,7 +13,7 @@ from holdfast.by_name import NamedTask, task_named
 from holdfast.cli.base import Command, say
 from holdfast.cli.loading import import_options, named_app, opened_app
 from holdfast.cli.output import clean, show_json
-from holdfast.cli.types import Duration, Json, KeyScopeType, Text, call_of, json_option
+from holdfast.cli.types import Duration, Json, KeyScopeType, Pair, Text, call_of, json_option
 from holdfast.core.policy import OnCrash
 from holdfast.core.records import Job as Row
 from holdfast.core.records import NewJob, OnTaken
@@ -53,6 +53,10 @@ _CALL = (
     help="If the key is taken: keep that job (the default), replace its arguments and time, or cancel it.",
 )
 @click.option("--wait-max", type=Duration(), metavar="TIME", help="The longest time by which replacing puts a job off.")
+@click.option("--tag", "tags", multiple=True, type=Text(), help="Give the job this tag; may be repeated.")
+@click.option(
+    "--meta", multiple=True, type=Pair(), metavar="NAME=VALUE", help="Give it this metadata; may be repeated."
+)
 @click.option(
     "--expires", "expires_s", type=Duration(), metavar="TIME", help="Cancel it unless it begins in this time."
 )
@@ -79,6 +83,7 @@ def enqueue(words: tuple[str, ...], by_name: str | None, as_json: bool, **given:
     with opened as found:
         wanted = _task(found, words[1]) if by_name is None else task_named(found, by_name, given["on_crash"])
         args, kwargs = call_of(arguments, _CALL)
+        given |= {"tags": given["tags"] or None, "meta": dict(given["meta"]) or None}
         draft = wanted.using(**given).job(*args, **kwargs)
         [job] = found.enqueue_many([draft])
         state = job.row.shown_state(found.store.now().wall)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from holdfast import insight
 from holdfast.cli.completing import complete_queue, complete_task
-from holdfast.cli.types import JobId, Since, Text, limit_option
+from holdfast.cli.types import JobId, Pair, Since, Text, limit_option
 from holdfast.insight import Selection
 from holdfast.stores.protocol import Store
 
@@ -54,6 +54,8 @@ def choose_options(command: F, *, kind: str = "task", states: bool = True) -> F:
         task: str | None,
         group: str | None,
         key: str | None,
+        tags: tuple[str, ...],
+        meta: tuple[tuple[str, str], ...],
         error: str | None,
         release: str | None,
         since: Callable[[float], float] | None,
@@ -68,6 +70,8 @@ def choose_options(command: F, *, kind: str = "task", states: bool = True) -> F:
             task=task,
             group=group,
             key=key,
+            tags=tags,
+            meta=meta,
             error=error,
             release=release,
             crashed=crashed,
@@ -99,6 +103,10 @@ def _options(kind: str) -> list[Callable[[Any], Any]]:
         click.option("--task", type=Text(), shell_complete=complete_task, help=f"Only of this {kind}. {word}"),
         click.option("--group", type=Text(), help="Only of this group."),
         click.option("--key", type=Text(), help="Only with this key."),
+        click.option("--tag", "tags", multiple=True, type=Text(), help="Only with this tag; may be repeated."),
+        click.option(
+            "--meta", multiple=True, type=Pair(), metavar="NAME=VALUE", help="Only with this metadata; may be repeated."
+        ),
         click.option(
             "--error",
             type=Text(),

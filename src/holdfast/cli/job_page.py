@@ -13,6 +13,7 @@ from holdfast.cli.commands import command_of
 from holdfast.cli.output import bold, clean, clean_lines, columns, dim, is_terminal, one_line, padded, styled, width
 from holdfast.cli.steps import ShownWorkflow, show_steps
 from holdfast.core.autopsy import beat_data
+from holdfast.core.labels import meta_of, tags_of
 from holdfast.core.records import Event, Job, Moment, Step
 from holdfast.core.replay import asked_about
 from holdfast.core.stop_reason import full_reason
@@ -124,6 +125,10 @@ def _facts(
     if job.batch is not None:
         yield "batch", job.batch
     yield "created", f"{insight.moment(job.created_at)}, {insight.ago(job.created_at, now)}"
+    if job.tags is not None:
+        yield "tags", ", ".join(tags_of(job.tags))
+    if job.meta is not None:
+        yield "meta", ", ".join(f"{name}={value}" for name, value in meta_of(job.meta).items())
     if job.expires_at is not None:
         yield "expires", f"{insight.moment(job.expires_at)}, unless it is started before"
     if job.run_at > now.wall:

@@ -56,6 +56,20 @@ class KeyScopeType(ParamType):
         return length_s
 
 
+class Pair(ParamType):
+    """A name and a value: NAME=VALUE."""
+
+    name = "pair"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, sign, text = str(value).partition("=")
+        if not name or not sign:
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        return name, text
+
+
 class Since(ParamType):
     """An instant in the past: 2h, 14:00, or 2026-11-19T14:00. The command converts it, by the clock of the store."""
 

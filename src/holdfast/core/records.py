@@ -130,6 +130,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     callbacks: str | None = None  # the jobs that are stored when it ends (core/callbacks.py)
     key_rule: KeyRule | None = None  # None: it has its key while it is live, and an enqueue returns it
     expires_s: float | None = None  # counted by the store's own clock from the enqueue; see `Job.expires_at`
+    tags: str | None = None  # JSON, as the next one: core/labels.py
+    meta: str | None = None
 
     @property
     def is_keyed(self) -> bool:
@@ -208,6 +210,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     key_scope: str | None = None  # None: "live"; else "queued", "ever", seconds, or "passed" (to a newer job)
     beat_data: str | None = None  # JSON: what the running handler has given to its last ctx.heartbeat(…)
     expires_at: float | None = None  # wall time from which on it is not started any more, if it never was
+    tags: str | None = None  # JSON, as the next one: core/labels.py
+    meta: str | None = None
 
     @property
     def lease(self) -> Lease:
@@ -566,6 +570,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     release: str | None = None  # of the worker that ran the attempt with the last error
     since: float | None = None  # wall time of `instant_of`, this or later
     until: float | None = None  # the same, earlier than this
+    tags: tuple[str, ...] = ()  # all of these
+    meta: tuple[tuple[str, str], ...] = ()  # all of these names with these values
 
     @property
     def of_errors(self) -> bool:

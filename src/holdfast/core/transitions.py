@@ -8,6 +8,7 @@ from operator import attrgetter
 
 from msgspec.structs import replace
 
+from holdfast.core.labels import meta_of, tags_of
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Filter, Job, Lease, Moment, NewJob, Pulse, Schedule, Step, Worker
 from holdfast.core.row_text import Awaited, Awaits, texts_of
@@ -34,7 +35,7 @@ def first_row(new: NewJob, wall: float) -> Job:
         timeout_s=policy.timeout_s, stall_s=policy.stall_s, error=None, result=None,
         progress=None, note=None, ended_at=None, log=None, moved_at=None, workflow=new.workflow, parent=new.parent,
         group=new.group, callbacks=new.callbacks,
-        expires_at=None if new.expires_s is None else wall + new.expires_s,
+        expires_at=None if new.expires_s is None else wall + new.expires_s, tags=new.tags, meta=new.meta,
     )  # fmt: skip
 
 
@@ -167,7 +168,14 @@ def matches(job: Job, where: Filter) -> bool:
         tried = bool(job.failures or job.crashes)
         named = named and (where.later is None or job.run_at > where.later) and where.tried in (None, tried)
     named = named and (where.prefix is None or job.id.startswith(where.prefix))
-    return same and named and _is_within(job, where)
+    return same and named and _is_within(job, where) and _has_labels(job, where)
+
+
+def _has_labels(job: Job, where: Filter) -> bool:
+    """Return whether the job has the tags and the metadata that the filter asks for."""
+    if where.tags and not set(where.tags) <= set(tags_of(job.tags)):
+        return False
+    return not where.meta or set(where.meta) <= set(meta_of(job.meta).items())
 
 
 def _is_within(job: Job, where: Filter) -> bool:

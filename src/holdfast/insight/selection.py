@@ -43,6 +43,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
     until: float | None = None
     crashed: bool = False  # lost its worker
     detector: str | None = None  # and this is how that was found
+    tags: tuple[str, ...] = ()
+    meta: tuple[tuple[str, str], ...] = ()
 
     @property
     def of_crashes(self) -> bool:
@@ -63,6 +65,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError(f"{self.detector!r} is not a detector: {', '.join(DETECTORS)}")
         names = ("queue", "task", "key", "group", "worker", "error", "release")
         check_storable(**{name: getattr(self, name) for name in names})
+        for text in (*self.tags, *(part for pair in self.meta for part in pair)):
+            check_storable(labels=text)
         if self.since is not None and self.until is not None and self.until <= self.since:
             raise UsageError("`until` must be later than `since`")
 
@@ -77,6 +81,8 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
             workflow=self.workflow,
             fingerprint=self.error,
             release=self.release,
+            tags=self.tags,
+            meta=self.meta,
             since=None if self.of_crashes else self.since,
             until=None if self.of_crashes else self.until,
             limit=limit,

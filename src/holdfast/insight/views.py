@@ -18,6 +18,7 @@ from holdfast.core.audit import Act
 from holdfast.core.autopsy import beat_data, lines_of
 from holdfast.core.durations import iso
 from holdfast.core.figures import Backlog, Rates, rates
+from holdfast.core.labels import meta_of, tags_of
 from holdfast.core.limits import Queue, is_in_force
 from holdfast.core.machine import State, Transition
 from holdfast.core.records import DueWaits, Event, Filter, Job, Moment, Order, Worker, nobody_has
@@ -51,6 +52,8 @@ def job_view(job: Job, now: Moment, names: Names | None = None) -> dict[str, Any
         "queue": job.queue,
         "group": job.group,
         "batch": job.batch,
+        "tags": tags_of(job.tags),
+        "meta": meta_of(job.meta),
         "state": job.shown_state(now.wall),
         "attempt": job.attempt,
         "fence": job.fence,

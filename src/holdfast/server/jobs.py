@@ -59,6 +59,8 @@ class NewJobBody(msgspec.Struct, forbid_unknown_fields=True):
     on_taken: OnTaken | None = None
     wait_max: float | None = None
     expires_s: float | None = None
+    tags: list[str] | None = None
+    meta: dict[str, str] | None = None
     group: str | None = None
     priority: int | None = None
     run_at: datetime | None = None
@@ -101,6 +103,8 @@ class ListQuery(msgspec.Struct, forbid_unknown_fields=True):
     until: datetime | None = None
     crashed: bool = False
     detector: Detector | None = None
+    tag: tuple[str, ...] = ()
+    meta: tuple[str, ...] = ()  # each NAME=VALUE
     limit: Annotated[int, Meta(ge=1, le=PAGE_MAX)] = 50
     cursor: str | None = None
     integers: Literal["number", "string"] = "number"
@@ -156,6 +160,8 @@ class ActFilter(msgspec.Struct, forbid_unknown_fields=True):
     until: datetime | None = None
     crashed: bool = False
     detector: Detector | None = None
+    tag: list[str] = []
+    meta: list[str] = []  # each NAME=VALUE
 
 
 class BulkActBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -219,7 +225,9 @@ def _draft(call: Call, body: NewJobBody, tasks: dict[tuple[str, OnCrash | None],
         for name in ("queue", "key", "group", "priority", "run_at", "id", "on_crash", "crashes_max")
     }
     options |= {name: getattr(body, name) for name in ("lease_s", "timeout_s", "stall_s")}
-    options |= {name: getattr(body, name) for name in ("key_scope", "on_taken", "wait_max", "expires_s")}
+    options |= {
+        name: getattr(body, name) for name in ("key_scope", "on_taken", "wait_max", "expires_s", "tags", "meta")
+    }
     options["run_after"] = body.delay_s
     if body.retry is not None:
         given = body.retry
@@ -316,11 +324,20 @@ def _selection(call: Call, given: ListQuery | ActFilter, states: Sequence[str]) 
         worker=given.worker if isinstance(given, ListQuery) else None,
         workflow=given.workflow if isinstance(given, ListQuery) else None,
         crashed=given.crashed,
+        tags=tuple(given.tag),
+        meta=tuple(_pair(each) for each in given.meta),
         since=None if given.since is None else given.since.timestamp(),
         until=None if given.until is None else given.until.timestamp(),
     )
     chosen.check()
     return insight.with_full_task(call.store, chosen)
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not name or not sign:
+        raise Problem("invalid", f"meta {text!r} is not NAME=VALUE", pointer="/meta")
+    return name, value
 
 
 def _page(call: Call, chosen: Selection, limit: int, anchors: list[str]) -> tuple[list[Job], bool]:

@@ -28,6 +28,7 @@ from holdfast.core.records import (
     DamagedJob,
     DueWaits,
     Event,
+    Filter,
     Job,
     Lease,
     NewEvent,
@@ -431,7 +432,7 @@ def new_job(job: NewJob) -> list[Any]:
     return [
         *(job.id, job.task, job.queue, job.payload, job.key, job.priority, job.run_at, job.delay_s),
         *policy(job.policy),
-        *(job.workflow, job.parent, job.group, job.callbacks, job.expires_s),
+        *(job.workflow, job.parent, job.group, job.callbacks, job.expires_s, job.tags, job.meta),
     ]
 
 
@@ -574,6 +575,12 @@ def signal(one: Signal) -> dict[str, Any]:
     """Flatten a signal that is sent."""
     flat = {"signal": one.id, "id": one.job_id, "name": one.name, "value": one.value, "actor": one.actor}
     return {**flat, "what": one.awaited.text, "seen_fence": one.seen_fence}
+
+
+def labels(where: Filter) -> dict[str, str | None]:
+    """Write the tags and the metadata that a filter asks for; None: any."""
+    tags = encode(where.tags).decode() if where.tags else None
+    return {"tags": tags, "meta": encode(dict(where.meta)).decode() if where.meta else None}
 
 
 def end_of(prefix: str) -> str:

@@ -14,10 +14,10 @@ from holdfast.core.records import Job
 from holdfast.core.text import clean
 from holdfast.errors import Cancelled, HoldfastError, LeaseLost, StoreError, UsageError, is_outage
 from holdfast.interrupts import shielded
+from holdfast.log_fields import current_attempt
 from holdfast.stores.protocol import Store
 from holdfast.worker.activity import TaskTransaction
 from holdfast.worker.attempt import Attempt
-from holdfast.worker.log_capture import current_attempt
 
 T = TypeVar("T")
 

@@ -13,12 +13,11 @@ import threading
 from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from holdfast.core.durations import iso
 from holdfast.core.text import one_line
-from holdfast.log_fields import FIELDS, fields_of
+from holdfast.log_fields import FIELDS, current_attempt, fields_of
 from holdfast.worker.isolated import protocol
 
 if TYPE_CHECKING:
@@ -30,9 +29,6 @@ log = logging.getLogger("holdfast.worker")
 LINES_MAX = 20
 LINE_MAX = 300  # characters
 LOG_MAX = 4096  # bytes of all of them
-
-
-current_attempt: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
 
 
 class LogCapture:

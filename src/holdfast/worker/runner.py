@@ -45,6 +45,7 @@ from holdfast.errors import (
 from holdfast.forks import ForkGuard
 from holdfast.ids import new_id
 from holdfast.interrupts import shield_logging
+from holdfast.log_fields import current_attempt
 from holdfast.queues import declare_limits
 from holdfast.reaper import Reaper
 from holdfast.reaper_service import in_worker
@@ -61,7 +62,7 @@ from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.isolated.exits import stranded
 from holdfast.worker.isolated.task_locator import TaskLocator
 from holdfast.worker.launch import Launch
-from holdfast.worker.log_capture import current_attempt, enable_our_loggers, listening
+from holdfast.worker.log_capture import enable_our_loggers, listening
 from holdfast.worker.measuring import Measures
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.orders import Orders

@@ -43,7 +43,7 @@ CASE WHEN has_sequence_privilege('{schema}.sleep_count'::regclass, 'SELECT, USAG
 -- The columns of a job that is stored.
 id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks, expires_at
+    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks, expires_at, tags, meta
 
 -- fragment: queue_rows
 -- What is set for queues, in the order of core/limits.py: Queue.
@@ -137,6 +137,8 @@ AND (%(later)s::float8 IS NULL OR job.state <> 'ready' OR job.run_at > %(later)s
 AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
             AND (%(task)s::text IS NULL OR job.task = %(task)s)
             AND (%(group)s::text IS NULL OR job.grp = %(group)s)
+            AND (%(tags)s::jsonb IS NULL OR job.tags::jsonb @> %(tags)s::jsonb)
+            AND (%(meta)s::jsonb IS NULL OR job.meta::jsonb @> %(meta)s::jsonb)
             AND (%(since)s::float8 IS NULL OR coalesce(job.ended_at, job.erred_at, job.created_at) >= %(since)s)
             AND (%(until)s::float8 IS NULL OR coalesce(job.ended_at, job.erred_at, job.created_at) < %(until)s)
             AND (%(before)s::text IS NULL OR job.seq < (SELECT seq FROM {schema}.job WHERE id = %(before)s))
@@ -147,6 +149,8 @@ AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
 -- fragment: ready
 AND (%(task)s::text IS NULL OR job.task = %(task)s)
             AND (%(group)s::text IS NULL OR job.grp = %(group)s)
+            AND (%(tags)s::jsonb IS NULL OR job.tags::jsonb @> %(tags)s::jsonb)
+            AND (%(meta)s::jsonb IS NULL OR job.meta::jsonb @> %(meta)s::jsonb)
             AND (%(since)s::float8 IS NULL OR coalesce(job.ended_at, job.erred_at, job.created_at) >= %(since)s)
             AND (%(until)s::float8 IS NULL OR coalesce(job.ended_at, job.erred_at, job.created_at) < %(until)s)
             AND (%(later)s::float8 IS NULL OR job.run_at > %(later)s)
@@ -162,6 +166,8 @@ AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
         AND (%(cancel_requested)s::boolean IS NULL OR job.cancel_requested = %(cancel_requested)s)
         AND (%(fingerprint)s::text IS NULL OR job.fingerprint = %(fingerprint)s)
         AND (%(release)s::text IS NULL OR (job.fingerprint IS NOT NULL AND job.release = %(release)s))
+        AND (%(tags)s::jsonb IS NULL OR job.tags::jsonb @> %(tags)s::jsonb)
+        AND (%(meta)s::jsonb IS NULL OR job.meta::jsonb @> %(meta)s::jsonb)
         AND (
             %(since)s::float8 IS NULL
             OR CASE WHEN %(of_errors)s THEN job.erred_at ELSE coalesce(job.ended_at, job.erred_at, job.created_at) END
@@ -198,7 +204,7 @@ stored AS (
     INSERT INTO {schema}.job (
         seq, id, task, queue, payload, key, priority, run_at, created_at,
         attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks, expires_at, batch
+        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks, expires_at, tags, meta, batch
     )
     OVERRIDING SYSTEM VALUE
     SELECT
@@ -208,7 +214,7 @@ stored AS (
         (value ->> 12)::bigint, value ->> 13,
         (value ->> 14)::float8, (value ->> 15)::float8, (value ->> 16)::float8, (value ->> 17)::float8,
         (value ->> 18)::boolean, (value ->> 19)::boolean, value ->> 20, value ->> 21, value ->> 22,
-        clock.wall + (value ->> 23)::float8, %(batch)s::text
+        clock.wall + (value ->> 23)::float8, (value ->> 24)::json, (value ->> 25)::json, %(batch)s::text
     FROM clock, wanted
     ORDER BY (value ->> 4) COLLATE "C", place
     ON CONFLICT DO NOTHING
@@ -224,7 +230,7 @@ INSERT INTO {schema}.job (
 )
 VALUES (
     %s, %s, %s, %s, %s, %s, coalesce(%s::float8, {instant} + %s), {instant},
-    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {instant} + %s::float8
+    %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, {instant} + %s::float8, %s::json, %s::json
 )
 ON CONFLICT DO NOTHING
 RETURNING {slept};
@@ -1706,7 +1712,7 @@ stored AS (
     INSERT INTO {schema}.job (
         id, task, queue, payload, key, priority, run_at, created_at,
         attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks, expires_at
+        lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks, expires_at, tags, meta
     )
     SELECT
         job ->> 0, job ->> 1, job ->> 2, job ->> 3, job ->> 4, (job ->> 5)::bigint,
@@ -1715,7 +1721,7 @@ stored AS (
         (job ->> 12)::bigint, job ->> 13,
         (job ->> 14)::float8, (job ->> 15)::float8, (job ->> 16)::float8, (job ->> 17)::float8,
         (job ->> 18)::boolean, (job ->> 19)::boolean, job ->> 20, job ->> 21, job ->> 22,
-        clock.wall + (job ->> 23)::float8
+        clock.wall + (job ->> 23)::float8, (job ->> 24)::json, (job ->> 25)::json
     FROM clock, fired
     ORDER BY place
     ON CONFLICT DO NOTHING

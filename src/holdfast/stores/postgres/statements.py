@@ -77,7 +77,7 @@ def add_one(q: Connections, db: Cursor, job: NewJob, wall: float | None) -> tupl
     """Store a job with a session of our own; return how often workers have gone to sleep, or None if nobody looked."""
     head = (job.id, job.task, job.queue, job.payload, job.key, job.priority, job.run_at)
     belongs = (job.workflow, job.parent, job.group, job.callbacks)
-    values = (*head, wall, job.delay_s, wall, *_policy(job.policy), *belongs, wall, job.expires_s)
+    values = (*head, wall, job.delay_s, wall, *_policy(job.policy), *belongs, wall, job.expires_s, job.tags, job.meta)
     if q.pooled:
         row = db.execute(q["add_one"], values).fetchone()
     else:
@@ -167,7 +167,8 @@ def _copy_lines(jobs: Sequence[NewJob], wall: float) -> list[str]:
         names = f"{_escaped(job.id)}\t{_escaped(job.task)}\t{_escaped(job.queue)}\t{_escaped(job.payload)}"
         belongs = f"{_text_or_null(job.parent)}\t{_text_or_null(job.group)}\t{_text_or_null(job.callbacks)}"
         expires = r"\N" if job.expires_s is None else repr(wall + job.expires_s)
-        lines.append(f"{names}\t{key}\t{job.priority}\t{when}\t{tail}{belongs}\t{expires}\n")
+        labels = f"{_text_or_null(job.tags)}\t{_text_or_null(job.meta)}"
+        lines.append(f"{names}\t{key}\t{job.priority}\t{when}\t{tail}{belongs}\t{expires}\t{labels}\n")
     return lines
 
 

@@ -456,6 +456,7 @@ class PostgresStore:
         values["others"] = [state for state in states if state not in ENDED and state != State.READY]
         values["ids"] = list(where.ids) if where.ids is not None else None
         values["of_errors"] = where.of_errors
+        values |= row_json.labels(where)
         values["prefix_end"] = None if where.prefix is None else row_json.end_of(where.prefix)
         rare = (where.ids, where.worker, where.key, where.cancel_requested, where.prefix)
         few = where.of_errors or any(each is not None for each in rare)

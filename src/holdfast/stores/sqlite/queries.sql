@@ -10,7 +10,7 @@
 -- The columns of a job that is stored.
 id, task, queue, payload, key, priority, run_at, created_at,
     attempts_max, backoff_base_s, backoff_cap_s, backoff_jitter, crashes_max, on_crash,
-    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks, expires_at
+    lease_s, beat_s, timeout_s, stall_s, backoff_full, workflow, parent, grp, callbacks, expires_at, tags, meta
 
 -- fragment: claimed
 -- One statement sets the lease, raises the fence and counts the attempt.
@@ -74,6 +74,16 @@ AND (:queue IS NULL OR queue = :queue)
         AND (:cancel_requested IS NULL OR cancel_requested = :cancel_requested)
         AND (:fingerprint IS NULL OR fingerprint = :fingerprint)
         AND (:release IS NULL OR release = :release)
+        AND (:tags IS NULL OR NOT EXISTS (
+            SELECT 1 FROM json_each(:tags) AS wanted
+            WHERE wanted.value NOT IN (SELECT has.value FROM json_each(iif(json_valid(tags), tags, '[]')) AS has)
+        ))
+        AND (:meta IS NULL OR NOT EXISTS (
+            SELECT 1 FROM json_each(:meta) AS wanted WHERE NOT EXISTS (
+                SELECT 1 FROM json_each(iif(json_valid(meta), meta, '{}')) AS has
+                WHERE has.key = wanted.key AND has.value = wanted.value
+            )
+        ))
         AND (:since IS NULL OR iif(:of_errors, erred_at, coalesce(ended_at, erred_at, created_at)) >= :since)
         AND (:until IS NULL OR iif(:of_errors, erred_at, coalesce(ended_at, erred_at, created_at)) < :until)
 
@@ -122,7 +132,7 @@ SELECT
     coalesce(value ->> 6, :wall + (value ->> 7)), :wall,
     value ->> 8, value ->> 9, value ->> 10, value ->> 11, value ->> 12, value ->> 13,
     value ->> 14, value ->> 15, value ->> 16, value ->> 17, value ->> 18, value ->> 19, value ->> 20, value ->> 21,
-    value ->> 22, :wall + (value ->> 23), :batch
+    value ->> 22, :wall + (value ->> 23), value ->> 24, value ->> 25, :batch
 FROM json_each(:jobs)
 WHERE true
 ON CONFLICT DO NOTHING;
@@ -133,7 +143,7 @@ INSERT INTO holdfast_job (
     {new_job}
 )
 VALUES (
-    ?, ?, ?, ?, ?, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+    ?, ?, ?, ?, ?, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 )
 ON CONFLICT DO NOTHING;
 
@@ -143,7 +153,7 @@ INSERT INTO holdfast_job (
     {new_job}
 )
 SELECT
-    value ->> 0, ?, ?, value ->> 1, value ->> 2, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
+    value ->> 0, ?, ?, value ->> 1, value ->> 2, ?, coalesce(?, ? + ?), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?
 FROM json_each(?)
 WHERE true
 ON CONFLICT DO NOTHING;

@@ -49,8 +49,8 @@ class NewRows:
     def add(self, db: Executes, wall: float) -> list[Added]:
         """Store them; see the function `add`."""
         jobs = self._jobs
-        id, task, queue, payload, key, priority, run_at, delay_s, *rest, expires_s = self._first
-        rest.append(None if expires_s is None else wall + expires_s)
+        id, task, queue, payload, key, priority, run_at, delay_s, *rest, expires_s, tags, meta = self._first
+        rest += [None if expires_s is None else wall + expires_s, tags, meta]
         if self._is_one:
             one = [id, task, queue, payload, key, priority, run_at, wall, delay_s, wall, *rest]
             stored = db.execute(Q["add_one"], one)

@@ -412,6 +412,7 @@ class SqliteStore:
         values["states"] = row_json.encode(where.states).decode() if where.states else None
         values["ids"] = row_json.encode(where.ids).decode() if where.ids is not None else None
         values["of_errors"] = where.of_errors
+        values |= row_json.labels(where)
         if where.prefix is not None:
             return row_json.jobs_from(self._one("find_prefix", {**values, "prefix_end": row_json.end_of(where.prefix)}))
         if where.ids is not None:

@@ -26,7 +26,7 @@ from holdfast.core.verdict import Failed, Outcome
 from holdfast.errors import Cancelled, HoldfastError, NoProgress, StoreUnsupported, TimeLimit, UsageError
 from holdfast.forks import ForkGuard
 from holdfast.interrupts import shielded
-from holdfast.log_fields import trace_fields
+from holdfast.log_fields import current_attempt, trace_fields
 from holdfast.stores.protocol import Store
 from holdfast.tasks import Task
 from holdfast.tracebacks import ERROR_MAX, describe
@@ -35,7 +35,6 @@ from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
 from holdfast.worker.executors import Loop, Threads
 from holdfast.worker.isolated import memory, protocol
-from holdfast.worker.log_capture import current_attempt
 from holdfast.worker.settler import Settler
 from holdfast.worker.workflows import WorkflowRuntime
 
