@@ -224,9 +224,9 @@ def test_a_backlog_that_shrinks_and_grows_again_does_not_flutter(store: Store, c
     assert look_all(clock, told, s=100.0) == [], (
         "the next one has waited for less than the limit, but for more than half"
     )
-    settle(store, claim(store, queues=["mail"], limit=1)[0], Succeeded())
-    assert look_all(clock, told, s=20.0) == [("backlog", "over", None)]
     add(store, queue="mail")
+    settle(store, claim(store, queues=["mail"], limit=1)[0], Succeeded())
+    assert look_all(clock, told, s=20.0) == [("backlog", "over", None)], "the third has just become due"
     assert look_all(clock, told, s=640.0) == [("backlog", "new", None)], "a new incident"
 
 
