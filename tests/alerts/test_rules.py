@@ -506,3 +506,138 @@ def test_what_is_no_secret_is_shown() -> None:
 def test_a_line_of_the_log_is_one_line() -> None:
     assert one_line("a\nb\r\n\x1b[31mc\u2028d", 80) == "a b [31mc d"
     assert one_line("x" * 100, 10) == "x" * 9 + "…"
+
+
+# ------------------------------------------------------------------------------------------------- flow
+
+
+def stands(kind: str, at: float, **given: Any) -> Line:
+    """A line of what stands; the same seq for the same thing."""
+    subject = f"{kind} {given.get('task')} {given.get('queue')} {given.get('worker')}"
+    named: dict[str, Any] = {"job_id": "", "fence": 0, "task": ""} | given
+    return Line(seq=-1 - sum(map(ord, subject)), at=at, kind=kind, **named)
+
+
+def zombies(number: int, decision: str, **given: Any) -> list[Line]:
+    return [line("zombie", decision=decision, **given) for _ in range(number)]
+
+
+def test_attempts_that_do_not_run_again_are_told_below_a_share_and_by_what_became_of_them() -> None:
+    ten = [*zombies(8, "retry"), *zombies(1, "hold"), *zombies(1, "bury")]
+    [low] = Watched("recovery_rate").look(0, *ten)
+    assert low.text == "only 80% of 10 attempts that lost their worker in 1 h run again: 1 held, 1 dead"
+    assert low.numbers == {"zombies": 10, "recovered": 8, "rate": 0.8, "rate_min": 0.9, "window_s": 3600.0}
+    assert low.jobs_concerned == 2, "those that do not run again"
+    assert Watched("recovery_rate").look(0, *ten[1:]) == [], "nine are too few for a share"
+    assert Watched("recovery_rate", recovered_min=0.8).look(0, *ten) == [], "just enough run again"
+    found = [*zombies(9, "retry"), line("dead"), stands("overdue", NOW - 9, job_id="j")]
+    assert Watched("recovery_rate").look(0, *found) == [], "nine of ten"
+    [left] = Watched("recovery_rate", recovered_min=0.91).look(0, *found)
+    assert left.text.endswith("1 with a lease that ran out and that nobody has settled")
+    assert Watched("recovery_rate").look(3601, *ten) == [], "long ago"
+    assert Watched("recovery_rate").look(0, *zombies(5, "undo"), *zombies(5, "cancel")) == []
+
+
+def test_a_late_detection_is_told_with_the_worst_and_is_over_after_a_window() -> None:
+    watched = Watched("slow_detection")
+    late = [line("zombie", silent_s=seconds) for seconds in (61.0, 600.0, 90.0)]
+    assert watched.look(0, line("zombie", silent_s=60.0), line("zombie", silent_s=None)) == []
+    [told_of] = watched.look(1, *late)
+    worst = late[1]
+    assert told_of.text == (
+        "3 of 5 lost attempts in 10 min had been silent for more than 1 min when it was found, the worst for 10 min "
+        f"(t on {worst.worker}); is a reaper alive, and are leases that long?"
+    )
+    assert told_of.numbers == {"slow": 3, "zombies": 5, "worst_s": 600.0, "detection_s": 60.0, "window_s": 600.0}
+    assert [message.status for message in watched.look(601)] == ["over"]
+    nobody = Watched("slow_detection").look(0, line("zombie", silent_s=61.0, worker=""))
+    assert "on an unknown worker" in nobody[0].text
+
+
+def test_a_backlog_is_told_above_its_limit_and_over_below_half_of_it() -> None:
+    watched = Watched("backlog")
+    assert watched.look(0, stands("backlog", NOW - 600, queue="mail", amount=1)) == []
+    [new] = watched.look(1)
+    assert new.text == "queue mail is behind: its oldest job has been due for 10 min, and 1 job or more are due"
+    assert (new.task, new.queue, new.jobs_concerned) == (None, "mail", 0)
+    assert new.numbers == {"waited_s": 601.0, "backlog_s": 600.0, "due": 1}
+    watched.lines[:] = [stands("backlog", NOW - 300, queue="mail", amount=2)]
+    assert watched.look(1) == [], "301 s"
+    assert told(watched.look(0)) == [("backlog", "over", 0)], "300 s"
+    watched.lines[:] = [stands("backlog", NOW - 600, queue="mail")]
+    assert told(watched.look(1)) == [("backlog", "new", 0)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "text"),
+    [
+        ("no_worker", {"queue": "mail", "amount": 3}, "no worker serves queue mail, and 3 jobs or more are due there"),
+        (
+            "unknown_task",
+            {"queue": "mail", "task": "shop.old", "amount": 3},
+            "no living worker has task shop.old, and 3 jobs or more of it are due in queue mail",
+        ),
+    ],
+)
+def test_jobs_that_nobody_would_claim_are_told_above_a_limit_until_somebody_would(
+    kind: Any, given: dict[str, Any], text: str
+) -> None:
+    watched = Watched(kind)
+    assert watched.look(120, stands(kind, NOW, **given)) == []
+    [new] = watched.look(121)
+    assert (new.text, new.numbers["due"], new.numbers["unserved_s"]) == (text, 3, 120.0)
+    watched.lines[:] = [stands(kind, NOW + 121, **given)]
+    assert watched.look(121) == [], "a successor has only just seen it, and it still stands"
+    watched.lines.clear()
+    assert told(watched.look(122)) == [(kind, "over", 0)]
+
+
+def test_a_task_that_is_unknown_in_several_queues_is_one_incident() -> None:
+    lines = [stands("unknown_task", NOW - 200, task="old", queue=queue, amount=2) for queue in "abcd"]
+    [new] = Watched("unknown_task").look(0, *lines)
+    assert new.text == "no living worker has task old, and 8 jobs or more of it are due in queues a, b, c and 1 more"
+    assert new.numbers["queues"] == list("abcd")
+
+
+def test_silent_workers_are_told_after_a_while_and_further_ones_later() -> None:
+    watched = Watched("silent_worker")
+    said = {"host": "h", "reason": "its last beat was long ago"}
+    assert watched.look(30, stands("silent_worker", NOW, worker="a", **said)) == []
+    [new] = watched.look(31)
+    assert new.text.startswith("worker a on h is silent: its last beat was long ago; it hangs")
+    assert (new.task, new.numbers) == (None, {"workers": 1, "names": ["a"]})
+    assert watched.look(32, stands("silent_worker", NOW + 32, worker="b", **said)) == []
+    [more] = watched.look(331)
+    assert (more.status, more.text) == (
+        "more",
+        "2 workers are silent (a, b); worker b on h is silent: its last beat was long ago",
+    )
+    watched.lines.clear()
+    assert told(watched.look(332)) == [("silent_worker", "over", 0)]
+
+
+def test_an_error_rate_is_told_above_its_limit_and_over_at_half_of_it() -> None:
+    def rate(failed: int, attempts: int) -> Line:
+        return stands("error_rate", NOW, task="pay", amount=failed, out_of=attempts, reason="as counted")
+
+    watched = Watched("error_rate")
+    for failed, attempts in ((20, 40), (19, 19)):
+        watched.lines.clear()
+        assert watched.look(0, rate(failed, attempts)) == []
+    watched.lines.clear()
+    [new] = watched.look(0, rate(21, 40))
+    assert (new.text, new.task) == ("52% of the attempts of pay failed: as counted", "pay")
+    assert new.numbers == {"failed": 21, "attempts": 40, "rate": 0.525, "rate_max": 0.5}
+    watched.lines[:] = [rate(26, 100)]
+    assert watched.look(0) == []
+    watched.lines[:] = [rate(25, 100)]
+    assert told(watched.look(0)) == [("error_rate", "over", 0)]
+
+
+def test_the_end_of_one_incident_forgets_no_other() -> None:
+    watched = Watched("backlog", "no_worker", "silent_worker", "error_rate")
+    lines = [stands("backlog", NOW - 900, queue=queue, amount=1) for queue in ("a", "b")]
+    assert len(watched.look(0, *lines)) == 2
+    watched.lines.remove(lines[0])
+    assert told(watched.look(1)) == [("backlog", "over", 0)]
+    assert watched.look(2) == [], "b was told, and still stands"
