@@ -625,6 +625,7 @@ def test_an_error_rate_is_told_above_its_limit_and_over_at_half_of_it() -> None:
         watched.lines.clear()
         assert watched.look(0, rate(failed, attempts)) == []
     watched.lines.clear()
+    assert len(Watched("error_rate").look(0, rate(20, 39))) == 1
     [new] = watched.look(0, rate(21, 40))
     assert (new.text, new.task) == ("52% of the attempts of pay failed: as counted", "pay")
     assert new.numbers == {"failed": 21, "attempts": 40, "rate": 0.525, "rate_max": 0.5}
@@ -634,10 +635,11 @@ def test_an_error_rate_is_told_above_its_limit_and_over_at_half_of_it() -> None:
     assert told(watched.look(0)) == [("error_rate", "over", 0)]
 
 
-def test_the_end_of_one_incident_forgets_no_other() -> None:
+@pytest.mark.parametrize("kind", ["backlog", "no_worker"])
+def test_the_end_of_one_incident_forgets_no_other(kind: Any) -> None:
     watched = Watched("backlog", "no_worker", "silent_worker", "error_rate")
-    lines = [stands("backlog", NOW - 900, queue=queue, amount=1) for queue in ("a", "b")]
-    assert len(watched.look(0, *lines)) == 2
+    lines = [stands(kind, NOW - 900, queue=queue, amount=1) for queue in ("a", "b")]
+    assert sorted(str(message.queue) for message in watched.look(0, *lines)) == ["a", "b"]
     watched.lines.remove(lines[0])
-    assert told(watched.look(1)) == [("backlog", "over", 0)]
+    assert told(watched.look(1)) == [(kind, "over", 0)]
     assert watched.look(2) == [], "b was told, and still stands"

@@ -581,8 +581,8 @@ class Incidents:
 
 
 def _subject(kind: AlertKind, line: Line) -> str | None:
-    """Return what a line that stands is about, as in the key of its incident; None for a line of the journal."""
-    if kind not in STANDING or line.seq >= 0:
+    """Return what a line that stands is about, as in the key of its incident; None if the kind is of the journal."""
+    if kind not in STANDING:
         return None
     return "" if kind == "silent_worker" else line.queue if kind in OF_QUEUES else line.task
 
