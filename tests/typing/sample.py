@@ -204,3 +204,25 @@ async def call_the_functions_themselves(flow: Flow, on_the_loop: AsyncFlow) -> N
 
 @app.workflow
 async def bare_async_flow(flow: AsyncFlow) -> None: ...
+
+
+@app.task
+def says(ctx: Context, path: str) -> None:
+    ctx.heartbeat()
+    ctx.heartbeat(path=path, line=7)
+    ctx.heartbeat("a.csv")  # error: call-arg
+
+
+def reapers() -> None:
+    with app.reaper(ttl_s=30, renewal_s=10, retry_s=5) as reaper:
+        reveal_type(reaper.is_active)  # is: bool
+        reveal_type(reaper.settled)  # is: int
+    app.reaper(ttl_s="30s")  # error: arg-type
+    app.reaper(lease_s=30)  # error: call-arg
+
+
+async def ticks() -> None:
+    reveal_type(app.tick(25).pruned)  # is: int
+    reveal_type((await app.aio.tick(25)).finished)  # is: bool
+    async with app.reaper() as reaper:
+        reveal_type(reaper.name)  # is: str
