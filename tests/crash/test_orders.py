@@ -46,10 +46,10 @@ def test_a_drained_worker_finishes_what_runs_and_claims_nothing_until_it_is_resu
 
 @on_every_store
 def test_a_drain_outlives_the_death_of_the_whole_host(world: World) -> None:
-    world.worker("box", processes=2).until_ready(2)
+    box = world.worker("box", processes=2).until_ready(2)
     drain(world)
     until_drained(world)
-    world.processes[0].kill()
+    box.kill()
     again = world.worker("box", processes=2)
     again.until_ready(2)
     job = world.tasks.quick.enqueue().id
