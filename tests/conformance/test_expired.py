@@ -92,7 +92,7 @@ def test_the_sweep_cancels_with_a_line_in_the_journal(store: Store, clock: FakeC
 
 
 def test_the_sweep_looks_once_a_second_and_takes_page_by_page(store: Store, clock: FakeClock) -> None:
-    store.add([make_job(expires_s=1.0) for _ in range(PAGE + 1)])
+    store.add([make_job(expires_s=SWEEP_S / 4) for _ in range(PAGE + 1)])
     sweep = ExpirySweep(store, clock)
     assert sweep.once() == 0
     clock.advance(SWEEP_S / 2)
