@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import App
+from holdfast.batch_ends import end_batches
 from holdfast.core.access import Role
 from holdfast.core.callbacks import Callback, with_callbacks
 from holdfast.core.machine import State
@@ -306,6 +307,20 @@ def test_a_producer_enqueues_and_reads_what_became_of_it(as_role: Any, behind: M
         store.add([make_job(queue="media")])
     with pytest.raises(StoreDenied):
         store.claim("w", "c", ["mail"], ["t"], 1)
+
+
+def test_a_producer_opens_fills_and_closes_a_batch(as_role: Any, served: Served, behind: MemoryStore) -> None:
+    as_role("producer")
+    app = App(served.url)
+    task = app.task(name="t")(lambda: None)
+    with app.batch(id="nightly") as batch:
+        batch.add(task.job())
+    with app.batch(id="empty"):
+        pass
+    assert [row.complete for row in behind.batches.get(["empty", "nightly"])] == [True, True]
+    assert app.get_batch("nightly").counts["ready"] == 1
+    assert end_batches(behind, behind.batches.get(["empty", "nightly"])) == 1
+    app.close()
 
 
 def test_tokens_are_not_given_away(as_role: Any) -> None:
