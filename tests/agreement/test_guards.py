@@ -58,7 +58,7 @@ ON_SQLITE = [
 ON_POSTGRES = [  # those that are found soon; tests/mutants drops every one
     "claim.enrolled: gone_at IS NULL",
     "claim.picked: state = 'ready' (3)",
-    "claim.taken: (number <= %(limit)s::bigint OR on_crash = 'retry')",
+    "claim.taken: (nth <= %(limit)s::bigint OR on_crash = 'retry')",
     "beat.enrolled: worker.gone_at IS NULL",
     "beat.mine: job.state || '' = 'running'",
     "settle.free: job.fence = ending.fence",

@@ -281,9 +281,9 @@ def test_sqlite_takes_as_many_at_once_as_fit_into_half_of_20_ms(
     costs_s = [0.001, 0.004, 0.04, 0.0, 100.0, 100.0]
     real = sqlite_store.statements.NewRows.add
 
-    def slow(rows: Any, *rest: Any) -> Any:
+    def slow(rows: Any, *rest: Any, **named: Any) -> Any:
         clock.advance(costs_s.pop(0))
-        return real(rows, *rest)
+        return real(rows, *rest, **named)
 
     monkeypatch.setattr(sqlite_store.statements.NewRows, "add", slow)
     chosen = []
