@@ -26,7 +26,7 @@ import msgspec
 from holdfast.alerts import Alert, fingerprint
 from holdfast.alerts.channels import Channel
 from holdfast.alerts.messages import Message
-from holdfast.alerts.rules import KINDS_OF_JOURNAL, LINES_MAX, STANDING, Incidents, Line, Reported
+from holdfast.alerts.rules import KINDS_OF_JOURNAL, LINES_MAX, STANDING, AlertKind, Incidents, Line, Reported
 from holdfast.alerts.standing import StandingReader
 from holdfast.clock import Clock, pause
 from holdfast.core.autopsy import silence_of
@@ -82,7 +82,7 @@ class Notifier:
         self._note_is_old = False  # something was sent since it was left
         self._book = JournalReader(store)
         self._rows = JobRows(store)
-        on = frozenset(kind for alert in alerts for kind in alert.on)
+        on = frozenset[AlertKind](kind for alert in alerts for kind in alert.on)
         window_s = max((alert.limits.window_s for alert in alerts), default=0.0)
         self._standing = StandingReader(store, on, window_s, stays=stays)
         self._incidents: list[Incidents] = []

@@ -467,7 +467,7 @@ class Reported(msgspec.Struct):
 
     def of(self, kinds: Collection[AlertKind]) -> Reported:
         """Return the part that is about these kinds."""
-        lines = {kind: seqs for kind, seqs in self.lines.items() if kind in kinds}
+        lines: dict[AlertKind, list[int]] = {kind: seqs for kind, seqs in self.lines.items() if kind in kinds}
         return Reported([each for each in self.open if each[0] in kinds], lines)
 
     @staticmethod

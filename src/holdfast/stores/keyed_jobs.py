@@ -44,7 +44,7 @@ class KeyRows(Protocol):
         """Return the job."""
         ...
 
-    def add(self, jobs: Sequence[NewJob]) -> list[Added]:
+    def add(self, jobs: Sequence[NewJob], /) -> list[Added]:
         """Store jobs whose keys have no rules."""
         ...
 

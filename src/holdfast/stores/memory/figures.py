@@ -50,9 +50,9 @@ class MemoryFigures:
         """Count a lost attempt, or the late report of one."""
         if event.kind in ("zombie", "stale_report"):
             job, detail = self._jobs.get(event.job_id), event.detail if event.kind == "zombie" else {}
-            of = (job.task, job.queue) if job is not None else ("", "")
-            said = (str(detail.get("detector", "")), str(detail.get("decision", "")))
-            self._crashes[(slot_of(event.at), event.kind, *of, *said)] += 1
+            task, queue = (job.task, job.queue) if job is not None else ("", "")
+            detector, decision = str(detail.get("detector", "")), str(detail.get("decision", ""))
+            self._crashes[slot_of(event.at), event.kind, task, queue, detector, decision] += 1
 
     def backlog(self, sample: int = SAMPLE) -> dict[str, Backlog]:
         with self._lock:
