@@ -12,6 +12,7 @@ import uvicorn
 from holdfast.app import App
 from holdfast.clock import Clock
 from holdfast.server import Server, ServerOptions
+from holdfast.server.connection import Connection
 from holdfast.server.serve import listen, url_of
 from holdfast.stores.protocol import Store
 from holdfast.stores.remote.store import RemoteStore
@@ -26,7 +27,13 @@ class Served:
         self._socket = listen("127.0.0.1", 0)
         self.url = url_of(self._socket, "").rstrip("/")
         config = uvicorn.Config(
-            self._serve, log_config=None, access_log=False, ws="none", lifespan="off", interface="asgi3"
+            self._serve,
+            http=Connection,
+            log_config=None,
+            access_log=False,
+            ws="none",
+            lifespan="off",
+            interface="asgi3",
         )
         self._uvicorn = uvicorn.Server(config)
         self._uvicorn.config.timeout_graceful_shutdown = 1

@@ -39,6 +39,7 @@ from holdfast.stores.protocol import Store
 log = logging.getLogger("holdfast.server")
 
 FindUser = Callable[[Scope], User | Awaitable[User | None] | None]
+LARGE = 64 << 10  # bytes of a body that is decoded on a thread
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _ROUTER = Router(ROUTES)
 
@@ -253,7 +254,10 @@ class Server:
         if route.body is not None:
             most = route.body_max or (self.options.bulk_body_max if route.bulk else self.options.body_max)
             body = await read_body(call.receive, call.headers, most)
-            call.body = decoded(route.body, body, call.headers, optional=route.optional_body)
+            if len(body) <= LARGE:
+                call.body = decoded(route.body, body, call.headers, optional=route.optional_body)
+            else:  # other requests need the event loop meanwhile
+                call.body = await self.pool.run(decoded, route.body, body, call.headers, optional=route.optional_body)
 
     async def _user(
         self, scope: Scope, headers: dict[str, str], origin: Origin, route: Route
@@ -319,7 +323,7 @@ async def _send(
     send: Send, method: str, answer: Answer | Stream, request_id: str, stopping: asyncio.Event, receive: Receive
 ) -> None:
     if isinstance(answer, Stream):
-        await _send_stream(send, answer, request_id, receive)
+        await _send_stream(send, method, answer, request_id, receive)
         return
     content = answer.content if answer.content is not None else msgspec.json.encode(answer.data)
     headers = {
@@ -336,7 +340,7 @@ async def _send(
     await send({"type": "http.response.body", "body": b"" if method == "HEAD" else content})
 
 
-async def _send_stream(send: Send, answer: Stream, request_id: str, receive: Receive) -> None:
+async def _send_stream(send: Send, method: str, answer: Stream, request_id: str, receive: Receive) -> None:
     headers = {
         **HEADERS,
         "content-type": answer.media_type,
@@ -346,6 +350,11 @@ async def _send_stream(send: Send, answer: Stream, request_id: str, receive: Rec
         **answer.headers,
     }
     await send({"type": "http.response.start", "status": 200, "headers": _encoded(headers)})
+    if method == "HEAD":
+        async with aclosing(answer.pieces) as pieces:
+            await anext(pieces, None)  # a generator that has not begun would not close what it has opened
+        await send({"type": "http.response.body", "body": b""})
+        return
 
     async def pump() -> None:
         async with aclosing(answer.pieces) as pieces:

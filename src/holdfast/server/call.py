@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
@@ -27,8 +28,12 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 DEPTH_MAX = 64
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_BRACKET = re.compile(rb"[\[\]{}]")
+BODY_S = 20.0  # how long a body may take, and
+BODY_RATE = 16_384  # how many bytes a second a longer one must bring
+# Possessive, and it matches a string without an end, too: each byte is read once, whatever a client sends.
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL)
+_AS_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _PATH = re.compile(r" - at `\$?(.*)`$")
 
 
@@ -73,22 +78,29 @@ class Call:
 
 
 async def read_body(receive: Receive, headers: Mapping[str, str], most: int) -> bytes:
-    """Read the body, and count while reading: the announced length may be wrong."""
+    """Read the body, and count while reading: the announced length may be wrong. A client that dawdles is refused."""
     announced = headers.get("content-length", "")
     if announced.isdigit() and len(announced) < 20 and int(announced) > most:
         raise _too_large(most)
-    pieces, length = [], 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Disconnected
-        piece = message.get("body", b"")
-        length += len(piece)
-        if length > most:
-            raise _too_large(most)
-        pieces.append(piece)
-        if not message.get("more_body", False):
-            return b"".join(pieces)
+    pieces: list[bytes] = []
+    length, began = 0, asyncio.get_running_loop().time()
+    try:
+        async with asyncio.timeout_at(began + BODY_S) as limit:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Disconnected
+                piece = message.get("body", b"")
+                length += len(piece)
+                if length > most:
+                    raise _too_large(most)
+                pieces.append(piece)
+                if not message.get("more_body", False):
+                    return b"".join(pieces)
+                limit.reschedule(began + BODY_S + length / BODY_RATE)
+    except TimeoutError:
+        detail = f"{length} bytes of the body came in time, and not the rest; send it again"
+        raise Problem("too_slow", detail, headers={"connection": "close"}) from None
 
 
 def _too_large(most: int) -> Problem:
@@ -155,11 +167,11 @@ def _lists(kind: Any) -> frozenset[str]:
 def _check_depth(body: bytes) -> None:
     if body.count(b"[") + body.count(b"{") <= DEPTH_MAX:
         return
-    depth = 0
-    for bracket in _BRACKET.finditer(_STRING.sub(b"", body)):
-        depth += 1 if bracket[0] in b"[{" else -1
-        if depth > DEPTH_MAX:
-            raise Problem("too_large", f"the body is nested more than {DEPTH_MAX} levels deep")
+    brackets = _STRING.sub(b"", body).translate(_AS_SQUARE, _NO_BRACKETS)
+    for _ in range(DEPTH_MAX):
+        brackets = brackets.replace(b"[]", b"")  # the innermost level
+    if brackets:
+        raise Problem("too_large", f"the body is nested more than {DEPTH_MAX} levels deep, or a bracket has no partner")
 
 
 def exact(data: Any) -> Any:

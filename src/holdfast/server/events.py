@@ -151,40 +151,56 @@ def shown(server: Server, events: list[Event]) -> list[Shown]:
 async def events(call: Call) -> Stream:
     """Stream new events of the journal; with Last-Event-ID also those since then."""
     feed = call.server.feed
-    since = call.headers.get("last-event-id", "")
+    since = _number(call.headers.get("last-event-id", ""))
     stream = feed.open()
     try:
-        missed = await call.server.pool.run(_since, call.server, int(since)) if since.isdigit() else []
+        pages = [] if since is None else await call.server.pool.run(_pages_since, call.server, since)
     except BaseException:
         feed.close(stream)
         raise
-    return Stream(_lines(call, stream, missed), "text/event-stream; charset=utf-8")
+    return Stream(_lines(call, stream, since or 0, pages), "text/event-stream; charset=utf-8")
 
 
-def _since(server: Server, seq: int) -> list[Shown]:
-    """Return the events after a number, oldest first."""
-    found: list[Event] = []
+def _number(text: str) -> int | None:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def _pages_since(server: Server, since: int) -> list[int]:
+    """Return where each page with events after a number ends, oldest first. The pages are read when they are sent."""
+    ends: list[int] = []
     before: int | None = None
-    for _ in range(RESUME_PAGES):
-        page = server.app.store.journal(None, (), PAGE, before=before)
-        newer = [event for event in page if event.seq > seq]
-        found = newer + found
-        if len(newer) < PAGE:
+    while len(ends) < RESUME_PAGES and (page := server.app.store.journal(None, (), PAGE, before=before)):
+        if page[-1].seq <= since:
             break
+        ends.append(page[-1].seq + 1)
         before = page[0].seq
-    return shown(server, found)
+        if before <= since:
+            break
+    return ends[::-1]
 
 
-async def _lines(call: Call, stream: asyncio.Queue[Shown | None], missed: list[Shown]) -> AsyncGenerator[bytes, None]:
+def _page_since(server: Server, since: int, end: int) -> list[Shown]:
+    found = server.app.store.journal(None, (), PAGE, before=end)
+    return shown(server, [event for event in found if event.seq > since])
+
+
+async def _lines(
+    call: Call, stream: asyncio.Queue[Shown | None], since: int, pages: list[int]
+) -> AsyncGenerator[bytes, None]:
     server, kinds = call.server, call.query.kinds
     clock, sent = server.app.clock, set()
-    said_at = checked_at = clock.lease()
     try:
         yield b": connected\nretry: 2000\n\n"
-        for each in missed:
-            sent.add(each[0])
-            if _is_for(call, each, kinds):
-                yield each[3]
+        for end in pages:
+            if not await server.still_admits(call):
+                return
+            for each in await server.pool.run(_page_since, server, since, end):
+                sent.add(each[0])
+                if _is_for(call, each, kinds):
+                    yield each[3]
+                if server.stopping.is_set():
+                    return
+        said_at = checked_at = clock.lease()
         while not server.stopping.is_set() and server.feed.is_open(stream):
             with suppress(TimeoutError):
                 got = await asyncio.wait_for(stream.get(), min(LOOK_S, CHECK_S))
@@ -199,6 +215,8 @@ async def _lines(call: Call, stream: asyncio.Queue[Shown | None], missed: list[S
             if now - said_at >= COMMENT_S:
                 said_at = now
                 yield b": alive\n\n"
+    except (HoldfastError, Problem) as error:
+        log.warning("a stream of events has ended (%s); its client resumes where it stood", error)
     finally:
         server.feed.close(stream)
 

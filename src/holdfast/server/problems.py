@@ -29,6 +29,7 @@ CODES: dict[str, Kind] = {
     "read_only": Kind(403, "The server is read-only", 6),
     "not_found": Kind(404, "There is no such thing", 5),
     "method_not_allowed": Kind(405, "The path has no such method", 2),
+    "too_slow": Kind(408, "The request came too slowly", 3),
     "state_changed": Kind(409, "The state does not allow this, or has changed", 6),
     "fence_stale": Kind(409, "The lease is not the current one", 6),
     "key_taken": Kind(409, "Another live job has the key", 6),

@@ -13,6 +13,7 @@ import uvicorn
 
 from holdfast.errors import UsageError
 from holdfast.server.asgi import Server
+from holdfast.server.connection import Connection
 from holdfast.worker.signals import handle_signals
 
 log = logging.getLogger("holdfast.server")
@@ -61,6 +62,7 @@ def run(server: Server, opened: socket.socket, started: Callable[[str], None]) -
         log_config=None,
         access_log=False,
         server_header=False,
+        http=Connection,
         proxy_headers=False,
         ws="none",
         lifespan="on",

@@ -12,6 +12,8 @@ from holdfast.server.problems import Problem
 from holdfast.server.routes import Answer
 from holdfast.server.security import cookie_of
 
+LOGIN_MAX = 4 << 10  # bytes: strangers may send it
+
 
 class Login(msgspec.Struct, forbid_unknown_fields=True):
     """A token, in exchange for a cookie."""

@@ -37,6 +37,7 @@ _SESSIONS = (
     Route(
         *("POST", "/v1/login", "Exchange a token for a cookie", sessions.login, OPEN, "none"),
         body=sessions.Login,
+        body_max=sessions.LOGIN_MAX,
         reply=sessions.Me,
         while_read_only=True,
         repeat="it gives another cookie",

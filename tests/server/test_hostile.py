@@ -1,0 +1,166 @@
+"""Clients that mean harm, or that have gone wrong: none of them keeps the server from answering the others."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.app import App
+from holdfast.server import call as reading
+from holdfast.server import connection, events
+from holdfast.testing import FakeClock
+from tests.factory import add
+from tests.served import Served
+from tests.server.client import Client, add_token, code
+
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture
+def served(app: App) -> Iterator[Served]:
+    with Served() as served:
+        served.serve(app.store, app.clock)
+        yield served
+
+
+def connect(served: Served) -> socket.socket:
+    host, port = served.url.removeprefix("http://").split(":")
+    opened = socket.create_connection((host, int(port)))
+    opened.settimeout(20)
+    return opened
+
+
+def all_of(opened: socket.socket) -> bytes:
+    """Read until the server closes the connection."""
+    said = b""
+    while piece := opened.recv(65536):
+        said += piece
+    return said
+
+
+@pytest.mark.parametrize("end", [b"", b"\\", b'"'])
+def test_a_body_of_quotes_and_brackets_takes_no_time(client: Client, end: bytes) -> None:
+    body = b"[" * 65 + b'"' + b'\\"' * 490_000 + end
+    began = time.monotonic()
+    assert code(client.post("/v1/jobs", content=body, headers=JSON), 413) == "too_large"
+    assert time.monotonic() - began < 10  # with a pattern that tries again at each quote it took hours
+
+
+@pytest.mark.parametrize("deep", ["[" * 65 + "]" * 65, '{"a":' * 65 + "1" + "}" * 65, '[{"a":' * 33 + "1" + "}]" * 33])
+def test_levels_are_counted_through_lists_and_objects(client: Client, deep: str) -> None:
+    body = '{"task": "t", "on_crash": "retry", "kwargs": {"x": %s}}'
+    assert code(client.post("/v1/jobs", content=(body % deep).encode(), headers=JSON), 413) == "too_large"
+    flat = "[" + ",".join(["[]", "{}"] * 500) + "]"
+    assert client.post("/v1/jobs", content=(body % flat).encode(), headers=JSON).status_code == 201
+
+
+def test_a_head_without_an_end_is_refused(served: Served) -> None:
+    with connect(served) as opened:
+        try:
+            for _ in range(64):
+                opened.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\nx: " + b"a" * (1 << 16))
+            said = all_of(opened)
+        except ConnectionError:  # the server has closed it while there was more to come
+            return
+    assert said.startswith(b"HTTP/1.1 4")
+
+
+def test_what_follows_a_body_has_a_limit(served: Served) -> None:
+    head = b"POST /v1/login HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    with connect(served) as opened:
+        opened.sendall(head)
+        with pytest.raises(ConnectionError):
+            opened.sendall((b"x: " + b"a" * 1_000 + b"\r\n") * 20_000)
+
+
+def test_a_connection_that_asks_nothing_is_closed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_S", 0.2)
+    with connect(served) as silent, connect(served) as slow:
+        slow.sendall(b"GET /health/live HTTP/1.1\r\nhost: local")
+        assert all_of(silent) == b""
+        assert all_of(slow) == b""
+
+
+def test_a_second_request_on_a_connection_has_no_more_time(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "HEAD_S", 0.2)
+    with connect(served) as opened:
+        opened.settimeout(4)  # the five seconds of uvicorn would not do
+        opened.sendall(b"GET /health/live HTTP/1.1\r\nhost: localhost\r\n\r\nGET /he")
+        assert all_of(opened).startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BODY_S", 0.2)
+    head = (
+        b"POST /v1/login HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 90\r\n\r\n{"
+    )
+    with connect(served) as opened:
+        opened.sendall(head)
+        said = all_of(opened)
+    assert said.startswith(b"HTTP/1.1 408")
+    assert b'"too_slow"' in said
+
+
+def test_a_long_body_has_time_for_its_length(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "BODY_S", 0.1)
+    monkeypatch.setattr(reading, "BODY_RATE", 10)
+    pieces = [b" " * 20, b"a", b"b"]
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.0 if len(pieces) == 3 else 0.3)
+        return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
+
+    assert client.wait(reading.read_body(receive, {}, 1_000)) == b" " * 20 + b"ab"
+
+
+def test_asking_for_the_head_of_a_stream_ends(client: Client) -> None:
+    assert client("HEAD", "/v1/events").status_code == 200
+    assert client.server.feed.streams == 0
+
+
+def test_a_slow_reader_gets_nothing_more_once_its_token_is_revoked(
+    app: App, serve: Callable[..., Client], clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "PAGE", 3)
+    client, secret = serve(peer="192.0.2.7"), add_token(app, "ann", "viewer")
+    for job in [add(app.store) for _ in range(10)]:
+        app.cancel(job.id)
+    first = app.store.journal()[0].seq
+    sent: list[bytes] = []
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    async def send(message: Any) -> None:
+        sent.append(message.get("body", b""))
+        if b"event: cancelled" in sent[-1]:  # the reader dawdles, and meanwhile its token is revoked
+            app.store.tokens.revoke("ann")
+            clock.advance(5)
+
+    headers = {"host": "localhost", "authorization": f"Bearer {secret}", "last-event-id": str(first)}
+    scope = {
+        "type": "http", "method": "GET", "path": "/v1/events", "query_string": b"", "scheme": "http",
+        "client": ("192.0.2.7", 1), "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }  # fmt: skip
+    client.wait(client.server(scope, receive, send))
+    assert 1 <= b"".join(sent).count(b"event: cancelled") <= 3
+    assert client.server.feed.streams == 0
+
+
+def test_a_stream_resumes_over_many_pages_in_their_order(
+    app: App, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "PAGE", 3)
+    for job in [add(app.store) for _ in range(11)]:
+        app.cancel(job.id)
+    numbers = [event.seq for event in app.store.journal()]
+    for since in (0, numbers[0], numbers[4], numbers[-1]):
+        ends = events._pages_since(client.server, since)
+        found = [each[0] for end in ends for each in events._page_since(client.server, since, end)]
+        assert found == [number for number in numbers if number > since]
