@@ -19,7 +19,7 @@ def test_the_autopsy_knows_what_the_handler_was_at(world: World, name: str) -> N
     until(lambda: world.row(job.id).beat_data is not None, "a beat has carried it")
     victim.signal_group(signal.SIGKILL)
     victim.wait()
-    world.app.reap()
+    until(lambda: world.app.reap() and world.events(job.id, "zombie"), "the death is found")
     [zombie] = world.events(job.id, "zombie")
     assert zombie.detail["beat_data"] == {"file": "a.csv", "line": 1}
     assert world.row(job.id).beat_data is None

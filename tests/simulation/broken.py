@@ -189,12 +189,12 @@ BROKEN = [
     ),
     Broken(
         "an add by a known id stores anew",
-        ((memory, "MemoryStore.add", "self._jobs.get(new.id) or (", "None or ("),),
+        ((memory, "MemoryStore._add", "self._jobs.get(new.id) or (", "None or ("),),
         world=None, why="in the model the jobs are there from the start",
     ),
     Broken(
         "a key may have two jobs",
-        ((memory, "MemoryStore.add", "self._keys.live(new.key) if new.key is not None else None", "None"),),
+        ((memory, "MemoryStore._add", "self._keys.live(new.key) if new.key is not None else None", "None"),),
         world=None, why="in the model the jobs are there from the start",
     ),
     Broken(
