@@ -106,6 +106,7 @@ class QueueView(msgspec.Struct, frozen=True, kw_only=True):
     in_per_s: float  # jobs that were added in the last five minutes, per second
     out_per_s: float  # jobs that ended
     drain_s: float | None  # how long the ready jobs last at that speed; None: they do not get fewer
+    lasts_s: float | None  # how long they last if no more come; None: none ends, or none is due
     limit: int | None
     group_limit: int | None
     rate: str | None

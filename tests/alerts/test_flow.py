@@ -12,9 +12,9 @@ from holdfast.alerts import declare
 from holdfast.alerts.messages import Message, for_slack
 from holdfast.alerts.notifier import tell_once
 from holdfast.alerts.rules import AlertKind, Thresholds
-from holdfast.alerts.standing import STANDING_S, StandingReader, successes
+from holdfast.alerts.standing import STANDING_S, StandingReader
 from holdfast.alerts.webhook import Webhook
-from holdfast.core.figures import Flow
+from holdfast.core.figures import Flow, successes
 from holdfast.core.machine import State
 from holdfast.core.records import Firing, Published, Schedule
 from holdfast.core.settlement import settlement

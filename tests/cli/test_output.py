@@ -151,7 +151,22 @@ def test_what_a_person_must_read_goes_below_its_row_only_where_it_would_be_cut(r
     columns = [Column("ID", lambda r: r[0], keep=True), Column("DETAIL", lambda r: r[1], rank=1, below=True)]
     kept, _, below = output._placed(columns, [["x" * 36, "why " * 20]], room)
     assert [column.head for column in kept] == (["ID"] if is_below else ["ID", "DETAIL"])
-    assert list(below) == (["why " * 20] if is_below else [])
+    assert [column.head for column in below] == (["DETAIL"] if is_below else [])
+
+
+@pytest.mark.parametrize(("room", "below"), [(40, ["WHY", "RELEASE", "EXAMPLE"]), (60, ["WHY"]), (200, [])])
+def test_the_longest_text_goes_below_its_row_first(room: int, below: list[str]) -> None:
+    columns = [
+        Column("ID", lambda r: r[0], keep=True),
+        Column("WHY", lambda r: r[1], grows=True, below=True),
+        Column("RELEASE", lambda r: r[2], keep=True, rank=1, below=True, word="release"),
+        Column("EXAMPLE", lambda r: r[3], keep=True, rank=2, below=True, word="example"),
+    ]
+    row = ["x" * 12, "why " * 20, "2026.11.19", "y" * 30]
+    found = output._placed(columns, [row], room)[2]
+    assert [column.head for column in found] == below
+    told = list(output._beneath(found, output._cells(found, [row])[0], room))
+    assert told[-1:] == ([f"release 2026.11.19; example {'y' * 30}"[:room].rstrip()] if len(below) == 3 else told[-1:])
 
 
 # ------------------------------------------------------------------------------------ a real terminal

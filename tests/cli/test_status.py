@@ -12,6 +12,7 @@ import subprocess
 import sys
 import termios
 import time
+from datetime import UTC, datetime
 from fcntl import ioctl
 from pathlib import Path
 
@@ -20,8 +21,9 @@ import pytest
 from holdfast import insight
 from holdfast.cli.top import screen
 from holdfast.core.machine import State
-from holdfast.core.records import Schedule
-from holdfast.core.verdict import Failed, Lost, Succeeded
+from holdfast.core.records import Published, Schedule
+from holdfast.core.settlement import settlement
+from holdfast.core.verdict import Failed, Lost, Succeeded, judge
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run, lose
@@ -61,7 +63,7 @@ def test_status_names_what_is_broken_with_the_worst_first(run: Run, mess: Store)
     assert "no worker serves queue orphans" in said
     assert "worker mail-2" in said
     assert "schedule nightly is" in said
-    assert "3 jobs died in the last hour" in said
+    assert "3 jobs died in the last hour: 3 pay" in said
     assert "1 job is held, and a person must decide" in said
     assert view["summary"].startswith("Unhealthy: work is at risk")
     assert (view["jobs"]["dead"], view["jobs"]["held"], view["lost"]) == (3, 1, 1)
@@ -108,6 +110,41 @@ def test_queues_behind_are_counted_and_the_worst_are_named(run: Run, store: Stor
     texts = [trouble["text"] for trouble in run.json("status", code=7)["troubles"]]
     assert [text[:8] for text in texts if text.startswith("queue ")] == ["queue q0", "queue q1", "queue q2"]
     assert "3 more queues are behind" in texts
+
+
+def test_queues_without_a_worker_are_counted_and_the_oldest_are_named(run: Run, store: Store, clock: FakeClock) -> None:
+    for number in range(6):
+        add(store, queue=f"q{number}", task="old.task")
+        clock.advance(1)
+    clock.advance(PAST_S)
+    enrol(store, queues=["mail"])
+    texts = [trouble["text"] for trouble in run.json("status", code=7)["troubles"]]
+    assert [text[:22] for text in texts[:3]] == [f"no worker serves queue {n}"[:22] for n in ("q0", "q1", "q2")]
+    assert texts[3] == "3 more queues are without a worker for their jobs"
+
+
+@pytest.mark.parametrize(("done", "is_trouble"), [(4, True), (30, False)])
+def test_a_task_of_which_most_attempts_fail_is_trouble_before_its_jobs_die(
+    run: Run, store: Store, clock: FakeClock, done: int, is_trouble: bool
+) -> None:
+    clock.advance(PAST_S)
+    worker = enrol(store, queues=["mail"], tasks={"pay": Published(queue="mail")})
+    for number in range(20 + done):
+        job = start(store, worker, task="pay", queue="mail", attempts_max=10, base_s=3600.0)
+        settle(store, job, Succeeded() if number >= 20 else Failed("ConnectionError: no bank", error_kind="E"))
+    view = run.json("status", code=7 if is_trouble else 0)
+    said = [trouble["text"] for trouble in view["troubles"]]
+    assert said == ([f"20 of about {20 + done} attempts of pay failed in the last 10 min"] if is_trouble else [])
+
+
+def test_status_says_since_when_an_error_is_there_and_on_which_release(run: Run, store: Store) -> None:
+    job = start(store, task="pay", attempts_max=1)
+    verdict = judge(Failed("ValueError: no", error_kind="E"), job, store.now().wall, chance=0.5, release="2.4.1")
+    store.settle([settlement(job, verdict)])
+    at = datetime.fromtimestamp(store.now().wall, UTC)
+    [error] = run.json("status", code=7)["errors"]
+    assert (error["releases"], error["example"]) == (["2.4.1"], job.id)
+    assert f"pay: ValueError: no; since {at:%H:%M}Z; on release 2.4.1" in run("status", code=7).stdout
 
 
 def test_the_list_of_queues_has_rates_and_the_time_to_drain(run: Run, store: Store) -> None:

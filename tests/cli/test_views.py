@@ -39,7 +39,18 @@ WORKER = {
 }
 QUEUE = {
     *("queue", "paused", "served", "unserved", "missing", "unroused", "oldest_due_s", "oldest_served_s"),
-    *("limit", "group_limit", "rate", "burst", "paused_until", "paused_groups", "in_per_s", "out_per_s", "drain_s"),
+    *(
+        "limit",
+        "group_limit",
+        "rate",
+        "burst",
+        "paused_until",
+        "paused_groups",
+        "in_per_s",
+        "out_per_s",
+        "drain_s",
+        "lasts_s",
+    ),
     *("paused_by", "paused_at", "paused_note"),
     *map(str, State),
 }

@@ -16,8 +16,7 @@ from typing import Any
 from holdfast.alerts.messages import span
 from holdfast.alerts.rules import STANDING, AlertKind, Line
 from holdfast.core.durations import duration, iso
-from holdfast.core.figures import Backlog, Flow
-from holdfast.core.machine import State
+from holdfast.core.figures import Backlog, successes
 from holdfast.core.records import SILENT_BEATS, DueWaits, Moment, Schedule, Worker, nobody_has
 from holdfast.core.schedule import LATE_S, late
 from holdfast.errors import UsageError
@@ -129,23 +128,6 @@ def due_tasks(queue: str, backlog: Backlog | None, waits: Sequence[DueWaits]) ->
             since, jobs = tasks.get(each.task, (each.since, 0))
             tasks[each.task] = min(since, each.since), jobs + each.jobs
     return tasks
-
-
-def successes(found: Sequence[Flow], tasks: Collection[str], since: float, now: float) -> Counter[str]:
-    """Return about how many jobs of these tasks are done since then.
-
-    Where the store has looked at the last of them only, the rest of the time counts like these, and of each task one
-    more than it has found: few failures of a task that is rare among very many jobs are not taken for all of it.
-    """
-    done = [each for each in found if each.state == State.DONE.value]
-    looked_from = max((each.since for each in done), default=since)
-    is_cut = looked_from > since + 1.0
-    number = Counter({task: int(is_cut) for task in tasks})
-    for each in done:
-        if each.task in number:
-            number[each.task] += each.jobs
-    times = (now - since) / max(now - looked_from, 1.0) if is_cut else 1.0
-    return Counter({task: round(jobs * times) for task, jobs in number.items()})
 
 
 def silent_lines(workers: Sequence[Worker], now: float) -> Iterator[Line]:

@@ -54,10 +54,10 @@ _COLUMNS = [
     Column("COUNT", lambda row: row["attempts"], right=True, keep=True),
     Column("LAST SEEN", lambda row: _clock(row["last_seen"]), keep=True, rank=1),
     Column("FIRST SEEN", lambda row: _clock(row["first_seen"]), keep=True, rank=2),
-    Column("RELEASES", lambda row: ", ".join(row["releases"]) or None, least=8, rank=3),
     Column("TASK", lambda row: row["task"], least=12, keeps_end=True),
     Column("ERROR", lambda row: _in_words(row), least=24, grows=True, below=True),
-    Column("EXAMPLE", lambda row: row["example"], keep=True, rank=4),
+    Column("RELEASES", lambda row: ", ".join(row["releases"]) or None, least=8, rank=3, below=True, word="release"),
+    Column("EXAMPLE", lambda row: row["example"], keep=True, rank=4, below=True, word="example"),
 ]
 
 

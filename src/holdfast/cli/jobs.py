@@ -98,9 +98,14 @@ def show_jobs(
     if asking and not chosen.of_crashes:
         found = insight.with_asking(store, found, chosen.filter(limit, before))
     now, names = store.now(), insight.worker_names(store)
+    aged = found if asking or (len(states) == 1 and not as_json) else []
+    since = {job.id: job.created_at for job in found} | insight.since_each(store, aged)
     if as_json:
         show_json(
-            [{**insight.job_view(job, now, names), **(insight.asked(store, job) if asking else {})} for job in found]
+            [
+                {**insight.job_view(job, now, names), **(insight.asked(job, since[job.id]) if asking else {})}
+                for job in found
+            ]
         )
     elif not found:
         say(f"No such {what}." if states or chosen.narrows or before else f"No {what}.")
@@ -108,7 +113,6 @@ def show_jobs(
         suggest_task(store, chosen.task, states)
     if as_json or not found:
         return
-    since = {job.id: insight.since_of(store, job) if len(states) == 1 else job.created_at for job in found}
     asks = what == "workflows" and any(job.question is not None for job in found)
     show_table(_columns(now, names, states, since, tells=what != "jobs", asks=asks), found)
     if len(found) == limit:

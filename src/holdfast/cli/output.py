@@ -12,9 +12,8 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 from typing import Any
 
 import click
@@ -156,8 +155,8 @@ def paragraph(text: str, first: str = "", rest: str = "") -> None:
 class Column:
     """A column of a table. `keep`: never shortened. `rank`: the highest goes first when the terminal is narrow.
     `grows`: spare room goes to it before others. `keeps_end`: what tells most is at its end, as in a task's name.
-    `below`: where it would be cut, it goes below the row, on lines of its own. `coloured`: its words are states, and
-    have the colour of what they mean; a task or a queue of the same name has none.
+    `below`: where it would be cut or left out, it goes below the row, on lines of its own, behind `word`. `coloured`:
+    its words are states, and have the colour of what they mean; a task or a queue of the same name has none.
     """
 
     head: str
@@ -169,6 +168,7 @@ class Column:
     grows: bool = False
     keeps_end: bool = False
     below: bool = False
+    word: str = ""
     coloured: bool = False
 
 
@@ -185,11 +185,19 @@ def show_table(
         wanted = [column for column in wanted if not column.rank or any(column.cell(row) is not None for row in rows)]
     kept, sizes, below = _placed(wanted, rows, room)
     click.echo(bold(indent + _line(kept, sizes, [column.head for column in kept])))
-    for row, cells, text in zip_longest(rows, _cells(kept, rows), below, fillvalue=""):
+    for row, cells, texts in zip(rows, _cells(kept, rows), _cells(below, rows), strict=True):
         click.echo(indent + _line(kept, sizes, cells))
-        for part in textwrap.wrap(text, room - 2, max_lines=_BELOW_MAX, placeholder=" …"):
+        for part in _beneath(below, texts, room - 2):
             click.echo(f"  {part}")
         after(row)
+
+
+def _beneath(below: Sequence[Column], texts: Sequence[str], room: int) -> Iterator[str]:
+    """Write what goes below a row: those with a word of their own share a line."""
+    said = [text for column, text in zip(below, texts, strict=True) if not column.word and text != "-"]
+    words = [f"{column.word} {text}" for column, text in zip(below, texts, strict=True) if column.word and text != "-"]
+    for each in (*said, "; ".join(words)):
+        yield from textwrap.wrap(each, room, max_lines=_BELOW_MAX, placeholder=" …")
 
 
 def _cells(columns: Sequence[Column], rows: Sequence[Any]) -> list[list[str]]:
@@ -207,17 +215,23 @@ def _line(columns: Sequence[Column], sizes: Sequence[int], cells: Sequence[str])
 
 def _placed(
     wanted: Sequence[Column], rows: Sequence[Any], room: int
-) -> tuple[Sequence[Column], Sequence[int], Sequence[str]]:
-    """Return the columns that fit and their widths, and what goes below each row if it would be cut there."""
-    kept, widths = _fitted(wanted, _cells(wanted, rows), room)
-    beneath = [column for column in wanted if column.below]
-    texts = [[cell if cell != "-" else "" for cell in line] for line in _cells(beneath, rows)]
-    given = {column.head: size for column, size in zip(kept, widths, strict=True)}
-    sizes = [given.get(column.head, 0) for column in beneath]
-    if all(columns(text) <= size for line in texts for text, size in zip(line, sizes, strict=True)):
-        return kept, widths, ()
-    others = [column for column in wanted if not column.below]
-    return *_fitted(others, _cells(others, rows), room), ["; ".join(filter(None, line)) for line in texts]
+) -> tuple[Sequence[Column], Sequence[int], Sequence[Column]]:
+    """Return the columns that fit and their widths, and those that go below each row because they would be cut."""
+    beside, below = list(wanted), list[Column]()
+    while True:
+        cells = _cells(beside, rows)
+        kept, widths = _fitted(beside, cells, room)
+        given = {column.head: size for column, size in zip(kept, widths, strict=True)}
+        needs = {
+            column.head: max((columns(line[place]) for line in cells if line[place] != "-"), default=0)
+            for place, column in enumerate(beside)
+        }
+        cut = [column for column in beside if column.below and needs[column.head] > given.get(column.head, 0)]
+        if not cut:
+            return kept, widths, [column for column in wanted if column in below]
+        longest = max(cut, key=lambda column: needs[column.head])  # then there may be room for the others
+        beside.remove(longest)
+        below.append(longest)
 
 
 def _fitted(

@@ -36,12 +36,6 @@ def _speed(per_s: float) -> str:
     return "0" if per_s == 0 else f"{per_s:.3g}"
 
 
-def _drain(queue: dict[str, Any]) -> str | None:
-    if queue["oldest_due_s"] is None:
-        return None
-    return "never" if queue["drain_s"] is None else insight.brief(queue["drain_s"])
-
-
 _COLUMNS = [
     Column("QUEUE", lambda queue: queue["queue"], least=12),
     Column("NOW", _now, keep=True, coloured=True),
@@ -51,7 +45,7 @@ _COLUMNS = [
     ),
     Column("IN/S", lambda queue: _speed(queue["in_per_s"]), right=True, keep=True, rank=3),
     Column("OUT/S", lambda queue: _speed(queue["out_per_s"]), right=True, keep=True, rank=2),
-    Column("DRAINS IN", lambda queue: _drain(queue), right=True, keep=True, rank=1),
+    Column("DRAINS IN", insight.drains_in, right=True, keep=True, rank=1),
     Column(
         "OLDEST DUE",
         lambda queue: None if queue["oldest_due_s"] is None else insight.brief(queue["oldest_due_s"]),
@@ -99,10 +93,10 @@ _LIMITS = Column("LIMITS", _limits, least=16)
 def list_(as_json: bool) -> None:
     """Show every queue, with its jobs by state and its limits.
 
-    IN/S and OUT/S are jobs that were added and that ended, per second, in the last five minutes; of a busier store, of
-    its newest 2,000 jobs. DRAINS IN is how long the ready jobs last at that speed: "never" means that they do not get
-    fewer. OLDEST DUE is how long the oldest due job has waited. NO WORKER HAS names tasks of due jobs that no living
-    worker has.
+    IN/S and OUT/S are jobs that were added and that ended, per second, in the last five minutes; of a busier store, in
+    a shorter time. DRAINS IN is how long the ready jobs last at that speed: "> 5 min" means that more come than end,
+    and that these alone last for five minutes; "never" that none ends. OLDEST DUE is how long the oldest due job has
+    waited. NO WORKER HAS names tasks of due jobs that no living worker has.
     """
     with opened_store() as store:
         views = insight.queue_views(store)

@@ -62,7 +62,9 @@ def _show(view: dict[str, Any]) -> None:
     if view["errors"]:
         click.echo(bold("errors of the last hour"))
         for error in view["errors"]:
-            paragraph(f"{error['task']}: {error['message']}", f"  {error['attempts']:>6,}  ", " " * 10)
+            on = f"; on release {', '.join(error['releases'])}" if error["releases"] else ""
+            text = f"{error['task']}: {error['message']}; since {error['first_seen'][11:16]}Z{on}"
+            paragraph(text, f"  {error['attempts']:>6,}  ", " " * 10)
     if view["lost"]:
         click.echo(f"{insight.counted(view['lost'], 'attempt')} lost their worker in the last hour: holdfast zombies")
     if view["changes"]:

@@ -147,7 +147,7 @@ def _queues(view: dict[str, Any]) -> list[list[Cell]]:
     found = []
     for queue in sorted(view["queues"], key=lambda queue: (-(queue["oldest_due_s"] or 0), -queue["ready"])):
         now = "paused" if queue["paused"] else "open" if queue["served"] else "no worker"
-        oldest, drain = queue["oldest_due_s"], queue["drain_s"]
+        oldest = queue["oldest_due_s"]
         found.append(
             [
                 (clean(queue["queue"]), None),
@@ -156,7 +156,7 @@ def _queues(view: dict[str, Any]) -> list[list[Cell]]:
                 (f"{queue['running']:,}", None),
                 (f"{queue['in_per_s']:.3g}", None),
                 (f"{queue['out_per_s']:.3g}", None),
-                ("-" if oldest is None else "never" if drain is None else insight.brief(drain), None),
+                (insight.drains_in(queue) or "-", None),
                 ("-" if oldest is None else insight.brief(oldest), "held" if (oldest or 0) > 600 else None),
             ]
         )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -75,6 +75,11 @@ class Rates(msgspec.Struct, frozen=True):
     ended: float = 0.0
 
 
+def looked_back(found: Iterable[Flow], since: float) -> float:
+    """Return the instant from which on all of these are counted: `since`, or a later one where there was too much."""
+    return max([since, *(each.since for each in found)])
+
+
 def rates(found: Iterable[Flow], now: float) -> dict[str, Rates]:
     """Return how fast jobs come into each queue and leave it."""
     added: dict[str, float] = defaultdict(float)
@@ -83,6 +88,23 @@ def rates(found: Iterable[Flow], now: float) -> dict[str, Rates]:
         side = added if each.state == "added" else ended
         side[each.queue] += each.jobs / max(now - each.since, 1.0)
     return {queue: Rates(added[queue], ended[queue]) for queue in {*added, *ended}}
+
+
+def successes(found: Sequence[Flow], tasks: Collection[str], since: float, now: float) -> Counter[str]:
+    """Return about how many jobs of these tasks are done since then.
+
+    Where the store has looked at the last of them only, the rest of the time counts like these, and of each task one
+    more than it has found: few failures of a task that is rare among very many jobs are not taken for all of it.
+    """
+    done = [each for each in found if each.state == State.DONE.value]
+    looked_from = max((each.since for each in done), default=since)
+    is_cut = looked_from > since + 1.0
+    number = Counter({task: int(is_cut) for task in tasks})
+    for each in done:
+        if each.task in number:
+            number[each.task] += each.jobs
+    times = (now - since) / max(now - looked_from, 1.0) if is_cut else 1.0
+    return Counter({task: round(jobs * times) for task, jobs in number.items()})
 
 
 class LostLine(msgspec.Struct, frozen=True, array_like=True):

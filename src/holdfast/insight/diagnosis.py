@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from math import inf
-from operator import itemgetter
 from shlex import quote
 from typing import Any
 
@@ -26,7 +25,7 @@ from holdfast.insight.findings import Finding, Severity, ok, problem, warning
 from holdfast.insight.format import first_line, moment
 from holdfast.insight.health import SET_BACK_S, enqueued_ahead_s, vanished_ids, worker_state
 from holdfast.insight.schedules import late_now
-from holdfast.insight.steps import awaited_jobs, since_of
+from holdfast.insight.steps import awaited_jobs, since_each
 from holdfast.insight.store_findings import TO_MAKE_ONE, of_the_medium, to_take_writes
 from holdfast.insight.tuning import of_settings
 from holdfast.insight.views import all_jobs, locked_rows, queue_views, totals
@@ -327,9 +326,10 @@ def _held(store: Store) -> Finding:
     now, waited, evidence = store.now().wall, 0.0, []
     for jobs, state in ((held, "held"), (asking, "asks a person" if len(asking) == 1 else "ask a person")):
         if jobs:
-            since, longest = min(
-                ((since_of(store, job), job) for job in jobs[: -_LOOKED_AT - 1 : -1]), key=itemgetter(0)
-            )
+            oldest = jobs[: -_LOOKED_AT - 1 : -1]
+            instants = since_each(store, oldest)
+            longest = min(oldest, key=lambda job: instants[job.id])
+            since = instants[longest.id]
             waited = max(waited, now - since)
             number = f"{len(jobs)}{' or more' if len(jobs) == _PAGE else ''}"
             evidence.append(f"{number} {state}, {longest.id} ({longest.task}) for {duration(now - since)}")

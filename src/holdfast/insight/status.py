@@ -10,10 +10,12 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from holdfast.core.durations import duration, iso
+from holdfast.core.figures import Flow, looked_back, successes
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Moment, Worker
 from holdfast.core.text import counted, listed
 from holdfast.core.transitions import is_declared
+from holdfast.insight.errors import error_view
 from holdfast.insight.health import vanished_ids, worker_state
 from holdfast.insight.schedules import late_now
 from holdfast.insight.views import queue_views
@@ -25,7 +27,11 @@ BEHIND_S = 600.0  # a job that was due for this long waits for too long
 PAUSED_LONG_S = 3600.0
 OVERDUE_S = 5.0  # a lease that ran out this long ago should have been settled
 ERRORS_SHOWN = 5
-QUEUES_SHOWN = 3  # of those that are behind
+QUEUES_SHOWN = 3  # of those that are behind, and of those that nobody serves
+TASKS_SHOWN = 3
+FAILED_S = 600.0  # how far back the share of failed attempts is taken
+FAILED_LEAST = 20  # of fewer failed attempts no share is taken
+FAILED_MAX = 0.5  # a larger share of failed attempts is trouble
 CHANGES_MAX = 500
 _SAMPLE = 200
 
@@ -51,9 +57,6 @@ def status_view(store: Store, window_s: float = HOUR_S) -> dict[str, Any]:
     states = {worker.id: worker_state(worker, now, vanished) for worker in workers}
     errors, lost = store.errors(since), store.figures.lost(since, 1)
     recent = store.figures.flow(since)
-    ended = Counter[str]()
-    for each in recent:
-        ended[each.state] += each.jobs
     asking = store.find(Filter(states=(State.WAITING,), asking=True, limit=_SAMPLE))
     troubles = [
         *_of_the_store(store),
@@ -61,7 +64,9 @@ def status_view(store: Store, window_s: float = HOUR_S) -> dict[str, Any]:
         *_of_workers(workers, states, queues, now),
         *_of_queues(queues, any(queue["served"] for queue in queues)),
         *_of_schedules(store, now),
-        *_of_failures(ended["dead"], lost.late, lost.total),
+        *_of_errors(store, now.wall),
+        *_of_the_dead(recent, since, now.wall),
+        *_of_false_alarms(lost.late, lost.total),
         *_of_people(sum(queue["held"] for queue in queues), len(asking)),
     ]
     troubles.sort(key=lambda trouble: HARMS.index(trouble.harm))
@@ -75,10 +80,7 @@ def status_view(store: Store, window_s: float = HOUR_S) -> dict[str, Any]:
         "in_per_s": round(sum(queue["in_per_s"] for queue in queues), 3),
         "out_per_s": round(sum(queue["out_per_s"] for queue in queues), 3),
         "workers": dict(Counter(states.values())),
-        "errors": [
-            {"task": each.task, "fingerprint": each.fingerprint, "message": each.message, "attempts": each.attempts}
-            for each in errors[:ERRORS_SHOWN]
-        ],
+        "errors": [error_view(each) for each in errors[:ERRORS_SHOWN]],
         "window_s": window_s,
         "lost": lost.total,
         "changes": _changes(store, workers, since),
@@ -131,6 +133,7 @@ def _of_workers(
 
 
 def _of_queues(queues: Sequence[dict[str, Any]], someone_works: bool) -> Iterator[Trouble]:
+    stopped: list[Trouble] = []
     behind: list[Trouble] = []
     for queue in sorted(queues, key=lambda queue: -(queue["oldest_due_s"] or 0.0)):
         name, waited = queue["queue"], queue["oldest_due_s"]
@@ -144,20 +147,25 @@ def _of_queues(queues: Sequence[dict[str, Any]], someone_works: bool) -> Iterato
             continue
         if someone_works and not queue["served"]:
             text = f"no worker serves queue {name}; its oldest job has been due for {duration(waited)}"
-            yield Trouble("stopped", text, show)
+            stopped.append(Trouble("stopped", text, show))
         elif queue["missing"]:
             text = f"no worker has {listed(sorted(queue['missing']))}, which are due in queue {name}"
-            yield Trouble("stopped", text, show)
+            stopped.append(Trouble("stopped", text, show))
         served = queue["oldest_served_s"]
         if served is not None and served > BEHIND_S:
-            drain = "does not drain" if queue["drain_s"] is None else f"drains in {duration(queue['drain_s'])}"
-            text = f"queue {name} is {duration(served)} behind with {queue['ready']:,} ready jobs; it {drain}"
+            text = f"queue {name} is {duration(served)} behind with {queue['ready']:,} ready jobs; it {_drains(queue)}"
             behind.append(Trouble("late", text, "holdfast queues list"))
-    yield from behind[:QUEUES_SHOWN]
-    if more := behind[QUEUES_SHOWN:]:
-        yield Trouble(
-            "late", f"{counted(len(more), 'more queue is', 'more queues are')} behind", "holdfast queues list"
-        )
+    for found, words in ((stopped, "without a worker for their jobs"), (behind, "behind")):
+        yield from found[:QUEUES_SHOWN]
+        if more := found[QUEUES_SHOWN:]:
+            text = f"{counted(len(more), 'more queue is', 'more queues are')} {words}"
+            yield Trouble(found[0].harm, text, "holdfast queues list")
+
+
+def _drains(queue: dict[str, Any]) -> str:
+    if queue["drain_s"] is not None:
+        return f"drains in {duration(queue['drain_s'])}"
+    return "does not drain" if queue["lasts_s"] is None else "grows: more come than end"
 
 
 def _of_schedules(store: Store, now: Moment) -> Iterator[Trouble]:
@@ -169,9 +177,36 @@ def _of_schedules(store: Store, now: Moment) -> Iterator[Trouble]:
             yield Trouble("late", text, f"holdfast schedules show {quote(schedule.key)}")
 
 
-def _of_failures(dead: int, false: int, lost: int) -> Iterator[Trouble]:
-    if dead:
-        yield Trouble("failing", f"{counted(dead, 'job')} died in the last hour", "holdfast errors --since 1h")
+def _of_errors(store: Store, now: float) -> Iterator[Trouble]:
+    """Find tasks of which most attempts fail. Their jobs are retried, and may die only much later."""
+    failed, since = Counter[str](), now - FAILED_S
+    for group in store.errors(since):
+        failed[group.task] += group.attempts
+    succeeded = successes(store.figures.flow(since), failed, since, now)
+    for task, attempts in failed.most_common():
+        number = attempts + succeeded[task]
+        if attempts >= FAILED_LEAST and attempts > FAILED_MAX * number:
+            text = f"{attempts:,} of about {number:,} attempts of {task} failed in {_the_last(FAILED_S)}"
+            yield Trouble("failing", text, f"holdfast errors --since 1h --task {quote(task)}")
+
+
+def _of_the_dead(recent: Sequence[Flow], since: float, now: float) -> Iterator[Trouble]:
+    if dead := [each for each in recent if each.state == State.DEAD.value]:
+        tasks = Counter[str]()
+        for each in dead:
+            tasks[each.task] += each.jobs
+        named = ", ".join(f"{jobs:,} {task}" for task, jobs in tasks.most_common(TASKS_SHOWN))
+        more = f" and {len(tasks) - TASKS_SHOWN} more tasks" if len(tasks) > TASKS_SHOWN else ""
+        looked = looked_back(dead, since)  # of very many only the last are counted
+        text = f"{counted(tasks.total(), 'job')} died in {_the_last(now - looked)}: {named}{more}"
+        yield Trouble("failing", text, "holdfast errors --since 1h")
+
+
+def _the_last(seconds: float) -> str:
+    return "the last hour" if round(seconds) == HOUR_S else f"the last {duration(seconds)}"
+
+
+def _of_false_alarms(false: int, lost: int) -> Iterator[Trouble]:
     if false and false > 0.05 * lost:
         text = f"{false} of {counted(lost, 'lost attempt')} reported later: leases are too short, or hosts overloaded"
         yield Trouble("failing", text, "holdfast zombies --since 1h")

@@ -28,6 +28,7 @@ from holdfast.insight.format import first_line, parsed
 from holdfast.stores.protocol import Store
 
 _EVENTS = 100_000  # of one job
+_FEW_EVENTS = 50  # of one job: read with those of other jobs
 _ALIKE = 1000  # steps of another one, where only their number is wanted
 
 # ----------------------------------------------------------------------------------------------- views
@@ -313,20 +314,28 @@ def with_asking(store: Store, held: Sequence[Job], where: Filter) -> list[Job]:
     return sorted([*held, *asking], key=lambda job: (job.created_at, job.id), reverse=True)[: where.limit]
 
 
-def asked(store: Store, job: Job) -> dict[str, Any]:
+def asked(job: Job, since: float) -> dict[str, Any]:
     """Show what a person is asked of a job, about a step or what its code wants to know, and since when."""
-    return {"open_step": job.open_step, "question": job.question, "since": iso(since_of(store, job))}
+    return {"open_step": job.open_step, "question": job.question, "since": iso(since)}
 
 
-def since_of(store: Store, job: Job) -> float:
-    """Return since when a job is held, asks a person or has ended; of any other, when it was added."""
+def since_each(store: Store, jobs: Sequence[Job]) -> dict[str, float]:
+    """Return since when each of these jobs is held, asks a person or has ended; of any other, when it was added."""
+    waiting = [job.id for job in jobs if job.ended_at is None and (job.state is State.HELD or job.question is not None)]
+    events = store.journals(waiting, _FEW_EVENTS + 1) if waiting else {}
+    return {job.id: _since(store, job, events.get(job.id, [])) for job in jobs}
+
+
+def _since(store: Store, job: Job, events: Sequence[Event]) -> float:
     if job.ended_at is not None:
         return job.ended_at
-    if job.state is State.HELD:
-        held = store.journal(job.id, kinds=("held",), limit=_EVENTS)
-        return held[-1].at if held else job.created_at
+    is_held = job.state is State.HELD
+    if len(events) > _FEW_EVENTS:  # the last ones count
+        events = store.journal(job.id, kinds=("held",) if is_held else ASKED_KINDS, limit=_EVENTS)
+    if is_held:
+        return next((event.at for event in reversed(events) if event.kind == "held"), job.created_at)
     if job.question is not None:
-        asked_at = asked_since(answer_to(job.awaits or ()), store.journal(job.id, kinds=ASKED_KINDS, limit=_EVENTS))
+        asked_at = asked_since(answer_to(job.awaits or ()), [each for each in events if each.kind in ASKED_KINDS])
         return asked_at or job.claimed_at or job.created_at  # a worker of an older version does not journal it
     return job.created_at
 

@@ -17,14 +17,14 @@ from msgspec.structs import replace
 from holdfast.core.audit import Act
 from holdfast.core.autopsy import beat_data, lines_of
 from holdfast.core.durations import iso
-from holdfast.core.figures import Backlog, Rates, rates
+from holdfast.core.figures import Backlog, Rates, looked_back, rates
 from holdfast.core.labels import meta_of, tags_of
 from holdfast.core.limits import Queue, is_in_force
 from holdfast.core.machine import State, Transition
 from holdfast.core.records import DueWaits, Event, Filter, Job, Moment, Order, Worker, nobody_has
 from holdfast.errors import StoreError, StoreReadOnly, StoreTimeout
 from holdfast.insight.audit import pauses
-from holdfast.insight.format import near, parsed
+from holdfast.insight.format import brief, near, parsed
 from holdfast.insight.health import Health, ending_view, endings, health, is_late, usual, vanished_ids, worker_state
 from holdfast.insight.steps import step_view, steps_of, with_failures
 from holdfast.reaper import Report, Zombie
@@ -334,7 +334,7 @@ def queue_views(store: Store, *, exact: bool = False, window_s: float = FLOW_S) 
     living = [worker for worker in store.workers() if worker.claims(now.wall)]
     served = {queue for worker in living for queue in worker.queues}
     set_for = {queue.name: queue for queue in store.queues()}
-    backlog, speed = store.figures.backlog(), rates(store.figures.flow(now.wall - window_s), now.wall)
+    backlog, speed = store.figures.backlog(), _speed(store, now.wall, window_s)
     shown = {name for name, each in set_for.items() if each.limits.any or each.is_paused(now.wall)}
     paused_by = pauses(store) if any(each.is_paused(now.wall) for each in set_for.values()) else {}
     views = []
@@ -363,15 +363,34 @@ def queue_views(store: Store, *, exact: bool = False, window_s: float = FLOW_S) 
     return views
 
 
+def _speed(store: Store, wall: float, window_s: float) -> dict[str, Rates]:
+    """Return the rates of the last `window_s` seconds, or of as much of it as the store has looked at on all sides: a
+    rate of jobs that come in cannot be compared with an older one of jobs that end."""
+    found = store.figures.flow(since := wall - window_s)
+    if (later := looked_back(found, since)) > since:
+        found = store.figures.flow(later)
+    return rates(found, wall)
+
+
 def _flow_view(speed: Rates, ready: int, is_due: bool) -> dict[str, Any]:
-    """Show how fast jobs come and go. `drain_s`: how long the ready jobs last at that speed; None: for ever, or there
-    are none."""
+    """Show how fast jobs come and go. `drain_s`: how long the ready jobs last at that speed; None: they do not get
+    fewer, or there are none. `lasts_s`: how long they last if no more come; None: none ends, or there are none."""
     gain = speed.ended - speed.added
     return {
         "in_per_s": round(speed.added, 3),
         "out_per_s": round(speed.ended, 3),
         "drain_s": round(ready / gain, 1) if is_due and gain > 0 else None,
+        "lasts_s": round(ready / speed.ended, 1) if is_due and speed.ended > 0 else None,
     }
+
+
+def drains_in(queue: Mapping[str, Any]) -> str | None:
+    """Say how long the ready jobs of a queue last: "> 5 min" means that more come than end; None if nothing is due."""
+    if queue["oldest_due_s"] is None:
+        return None
+    if queue["drain_s"] is not None:
+        return brief(queue["drain_s"])
+    return "never" if queue["lasts_s"] is None else f"> {brief(queue['lasts_s'])}"
 
 
 def pause_view(act: Act | None) -> dict[str, Any]:
