@@ -214,6 +214,7 @@ LATE = {
     ("app.py", "holdfast.worker.embedded"): "app.worker() alone needs it here",
     ("app.py", "holdfast.worker.options"): "app.tick() and app.worker() alone need it here",
     ("app.py", "holdfast.worker.tick"): "a whole worker, which takes as long to load as the rest of Holdfast",
+    ("integrations/pytest.py", "holdfast.testing"): "pytest loads the plugin in every project, used or not",
     ("stores/__init__.py", "holdfast.stores.memory"): "a program has one kind of store",
     ("stores/__init__.py", "holdfast.stores.postgres.store"): "its driver may not be installed",
     ("stores/__init__.py", "holdfast.stores.remote.store"): "a program has one kind of store",
@@ -261,8 +262,10 @@ def circle(sources: dict[str, str]) -> list[str] | None:
 
 def may_import(here: tuple[str, ...], there: list[str]) -> bool:
     room, target = here[0], there[0] if there else ""
-    if target in EDGES:
-        return room == target or (room in FRONT and target != "testing")
+    if target in EDGES:  # the pytest plugin is the fixtures of holdfast.testing
+        return (
+            room == target or (room in FRONT and target != "testing") or (room, target) == ("integrations", "testing")
+        )
     if room in BASE:
         return target == room or target in BASE[room]
     if room == "stores" and target == "stores":

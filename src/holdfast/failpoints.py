@@ -2,6 +2,7 @@
 
 Armed by the environment: `HOLDFAST_POINT=settle.before=kill` or `claim.after=kill:3` (at the third passing).
 Actions: `kill` (SIGKILL to this process), `stop` (SIGSTOP to this process), `exit` (leave without cleaning up).
+`watch` calls a function at every point of this process.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 
 POINTS = (
     "add.before",
@@ -45,10 +47,28 @@ for _order in filter(None, os.environ.get("HOLDFAST_POINT", "").split(",")):
     _armed[_name] = [*_action.split(":"), "1"][:2]
 
 
-def point(name: str) -> None:
-    """Do what a test asked for at this point; nothing otherwise."""
+_watchers: list[Callable[[str, str], None]] = []
+
+
+def point(name: str, about: str = "") -> None:
+    """Do what a test asked for at this point; nothing otherwise.
+
+    `about`: the step, or the note of `ctx.progress()`, whose point only watchers see.
+    """
+    if _watchers:
+        for watcher in tuple(_watchers):
+            watcher(name, about)
     if _armed and name in _armed:
         _fire(name)
+
+
+def watch(watcher: Callable[[str, str], None]) -> Callable[[], None]:
+    """Call this with the name of each point, and with what it is about, until the function that is returned is called.
+
+    It may raise, to end the attempt that passes.
+    """
+    _watchers.append(watcher)
+    return lambda: _watchers.remove(watcher)
 
 
 def _fire(name: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import App, Context, Flow, JobDead, Retry, UsageError, current_job
 from holdfast.worker.isolated.task_locator import TaskLocator
+from holdfast.worker.options import WorkerOptions
 from tests.worker import bad
 from tests.worker.house import House, on_every_store, until
 
@@ -428,9 +429,9 @@ def test_a_task_is_not_isolated_without_the_middleware_of_another_module(file_ho
         yield
 
     plain = house.app.task(name="plain")(bad.pid)
-    locator = TaskLocator(house.app, None, worker_wide=False)
+    locator = TaskLocator(house.app, None, WorkerOptions())
     assert not locator.knows(plain), "after a crash it runs here, inside its layers"
-    assert TaskLocator(house.app, "tests.worker.bad:_declares", worker_wide=False).knows(plain)
+    assert TaskLocator(house.app, "tests.worker.bad:_declares", WorkerOptions()).knows(plain)
     house.app.task(name="alone", isolate=True)(bad.pid)
     with pytest.raises(UsageError, match=r"or worker hooks are declared in tests\.worker\.test_embedded"):
         house.app.worker().start()

@@ -35,7 +35,7 @@ def pool() -> Iterator[Pool]:
     """A pool that has no cells and expects no attempts: only a call can wake it."""
     app = App("memory://")
     hands = WorkerCallbacks(*[lambda *_: None] * 5)
-    pool = Pool(app.clock, TaskLocator(app, None, worker_wide=False), WorkerOptions(), hands, "w")
+    pool = Pool(app.clock, TaskLocator(app, None, WorkerOptions()), WorkerOptions(), hands, "w")
     yield pool
     pool.close()
 

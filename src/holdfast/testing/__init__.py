@@ -1,5 +1,6 @@
 """Help for tests of code that uses Holdfast. Nothing else in the package imports it."""
 
-from holdfast.testing.clock import FakeClock, ShiftedClock
+from holdfast.testing.clock import FakeClock, ShiftedClock, SteppedClock
+from holdfast.testing.tester import AppTester
 
-__all__ = ["FakeClock", "ShiftedClock"]
+__all__ = ["AppTester", "FakeClock", "ShiftedClock", "SteppedClock"]

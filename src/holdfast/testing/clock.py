@@ -1,7 +1,11 @@
-"""Clocks for tests: `FakeClock` stands still until a test moves it; `ShiftedClock` runs and can be set ahead."""
+"""Clocks for tests: two stand still until a test moves them, and `ShiftedClock` runs and can be set ahead.
+
+Nothing waits on a `FakeClock`; on a `SteppedClock` waits take real time.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
 
 from holdfast.clock import SystemClock
@@ -74,3 +78,45 @@ class ShiftedClock(SystemClock):
         if seconds < 0:
             raise ValueError(f"time does not run backwards ({seconds=})")
         self._ahead_s += seconds
+
+
+class SteppedClock:
+    """A wall clock that stands still until a test moves it, for tests that run jobs.
+
+    Waits take real time, so threads work as they do in production. Moving it moves the lease clock as well: a lease
+    that nobody renews meanwhile ends. It stands at whole 64ths of a second, which every store keeps exactly.
+    """
+
+    def __init__(self, wall: float | None = None) -> None:
+        self._real = SystemClock()
+        self._wall = _whole(self._real.wall() if wall is None else wall)
+        self._ahead_s = 0.0
+
+    @property
+    def boot_id(self) -> str:
+        return self._real.boot_id
+
+    def wall(self) -> float:
+        return self._wall
+
+    def lease(self) -> float:
+        return self._real.lease() + self._ahead_s
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return self._real.wait(event, timeout_s)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, on both clocks."""
+        if seconds < 0:
+            raise ValueError(f"time does not run backwards ({seconds=})")
+        self.advance_to(self._wall + seconds)
+
+    def advance_to(self, wall: float) -> None:
+        """Let time pass until this instant, in seconds since 1970; it may have passed."""
+        left_s = max(0.0, _whole(wall) - self._wall)
+        self._wall += left_s
+        self._ahead_s += left_s
+
+
+def _whole(seconds: float) -> float:
+    return math.ceil(seconds * 64) / 64

@@ -13,6 +13,7 @@ from holdfast.core.payload import JSON
 from holdfast.core.records import Job
 from holdfast.core.text import clean
 from holdfast.errors import Cancelled, HoldfastError, LeaseLost, StoreError, UsageError, is_outage
+from holdfast.failpoints import point
 from holdfast.interrupts import shielded
 from holdfast.log_fields import current_attempt
 from holdfast.stores.protocol import Store
@@ -87,6 +88,7 @@ class Context:
         """Tell how far the work is, from 0 to 1; it also proves that the work moves. Raises if it must stop."""
         self._check_runs()
         self._attempt.move(self._clock.lease(), _checked_fraction(fraction), _checked_note(note))
+        point("progress", note or "")
         self._check()
 
     def heartbeat(self, **metadata: Any) -> None:

@@ -33,6 +33,7 @@ class WorkerOptions:
     metrics_host: str = "127.0.0.1"
     log_format: Literal["text", "json"] = "text"
     isolate: bool = False  # every task, not only those that ask for it
+    in_process: bool = False  # no task gets a process of its own, whatever it asks for or has crashed: for tests
     imports: tuple[str, ...] = ()  # modules besides the app's own that declare tasks of it
     recycle_jobs: int = 1000  # an isolated process is replaced after this many jobs,
     recycle_mb: int = 1024  # or when it uses this much memory after a job

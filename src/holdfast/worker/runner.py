@@ -109,9 +109,8 @@ class Runner:
         measures: Measures | None = None,
     ) -> None:
         refuse_patched_threads()
-        task_locator = TaskLocator(  # raises before any start
-            app, app_ref, worker_wide=options.isolate, patient=not until_idle, imports=options.imports, launch=launch
-        )
+        # Raises before any start.
+        task_locator = TaskLocator(app, app_ref, options, patient=not until_idle, launch=launch)
         self._app, self._options = app, options
         self._store = store = cast(Store, ForkGuard(lambda: app.store))
         self._clock = clock = app.clock

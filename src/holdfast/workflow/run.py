@@ -576,9 +576,9 @@ class Run:
                 yield from self._begin(call, base)
             base = replace(base, tries=base.tries + 1)
             try:
-                point("step.before")
+                point("step.before", call.name)
                 value = yield run_it
-                point("step.after")
+                point("step.after", call.name)
                 retry = None  # it has happened, and is not repeated because its result cannot be recorded
                 return base, value, self._encode(call, value)
             except Exception as error:

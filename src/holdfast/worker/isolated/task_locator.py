@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import multiprocessing.spawn
 import sys
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.payload import JSON
@@ -13,6 +12,7 @@ from holdfast.errors import UsageError
 from holdfast.tasks import Task
 from holdfast.worker.isolated import protocol
 from holdfast.worker.launch import Launch
+from holdfast.worker.options import WorkerOptions
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -41,10 +41,9 @@ class TaskLocator:
         self,
         app: App,
         ref: str | None,
+        options: WorkerOptions,
         *,
-        worker_wide: bool,
         patient: bool = True,
-        imports: Sequence[str] = (),
         launch: Launch | None = None,
     ) -> None:
         if _is_isolated:
@@ -56,8 +55,10 @@ class TaskLocator:
         self._ref = ref
         self._patient = patient
         self.launch = launch or Launch.now()
-        self._imports = imports
-        declared = [task for task in app.tasks.values() if task.isolate or worker_wide]
+        self._imports = options.imports
+        self._in_process = options.in_process
+        isolated = [task for task in app.tasks.values() if task.isolate or options.isolate]
+        declared = [] if options.in_process else isolated
         self._names = list(app.tasks)
         self._declared = {task.name for task in declared}
         self.closed = False  # no isolated process can be started, and none is free; written by the pool
@@ -89,7 +90,9 @@ class TaskLocator:
         return task.name in self._declared
 
     def knows(self, task: Task[..., Any]) -> bool:
-        """Say whether another process can find the task, with all that its app runs around it."""
+        """Say whether another process may run the task, and finds it there with all that its app runs around it."""
+        if self._in_process:
+            return False
         return self._ref is not None or (location_of(task) is not None and self._is_whole(task))
 
     def _is_whole(self, task: Task[..., Any]) -> bool:
