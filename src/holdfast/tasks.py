@@ -59,7 +59,7 @@ PRIORITY_MAX = 1_000_000
 MEMORY_MIN_MB = 64  # with less, Python and the user's modules alone would not fit
 RUN_AFTER_MAX_S = 10.0**10  # three centuries
 WALL_MAX = 253_402_300_799.0  # the last second of the year 9999: people can be shown no later one
-_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MAIN = ("__main__", "__mp_main__")
 
 CallbackTask = Union["Sender[..., Any]", str]  # a task, `task.using(…)`, or its name
@@ -149,12 +149,12 @@ class JobOptions:
                 f"priority={self.priority!r} must be a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"
             )
         if self.key is not None and not callable(self.key):
-            _check_key(self.key)
+            check_key(self.key)
         if self.group is not None:
             check_group(self.group)
         if self.expires_s is not None and self.delay_s >= self.expires_s:
             raise UsageError(f"expires_s={self.expires_s:g}: the job would expire before run_after lets it start")
-        if self.id is not None and not (isinstance(self.id, str) and _ID.fullmatch(self.id)):
+        if self.id is not None and not (isinstance(self.id, str) and ID.fullmatch(self.id)):
             raise UsageError(f"id={self.id!r} must be 1 to 64 letters, digits or any of _ . : -")
 
     def key_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
@@ -163,7 +163,7 @@ class JobOptions:
             return self.key
         key = self.key(*args, **kwargs)
         if key is not None:
-            _check_key(key)
+            check_key(key)
         return key
 
 
@@ -587,7 +587,8 @@ def _positive(name: str, given: object) -> float:
     return float(seconds)  # type: ignore[arg-type]
 
 
-def _check_key(key: object) -> None:
+def check_key(key: object) -> None:
+    """Raise `UsageError` for a key that no store can hold."""
     if not isinstance(key, str) or not 1 <= len(key) <= KEY_MAX:
         raise UsageError(f"key={key!r} must be text of 1 to {KEY_MAX} characters")
     check_storable(key=key)

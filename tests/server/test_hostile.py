@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from holdfast.app import App
+from holdfast.core.published import PublishedTask
 from holdfast.server import call as reading
 from holdfast.server import connection, events
 from holdfast.testing import FakeClock
-from tests.factory import add
+from tests.factory import add, make_job
 from tests.served import Served
 from tests.server.client import Client, add_token, code
 
@@ -164,3 +165,71 @@ def test_a_stream_resumes_over_many_pages_in_their_order(
         ends = events._pages_since(client.server, since)
         found = [each[0] for end in ends for each in events._page_since(client.server, since, end)]
         assert found == [number for number in numbers if number > since]
+
+
+# ------------------------------------------------------------------------- through the verbs of the store
+
+
+def stored(client: Client, token: str, **odd: Any) -> Any:
+    """Send a job as a program of Holdfast would, with odd fields."""
+    job = {"id": "j1", "task": "t", "payload": '{"a":[],"k":{}}', "queue": "mail", **odd}
+    return client.post("/v1/store/add", {"jobs": [job]}, token=token)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"id": "a\r\nb"}, {"id": "x" * 65}, {"task": "\x1b[31m"}, {"task": "x" * 201}, {"queue": "\0"},
+        {"priority": 10**30}, {"run_at": 1e308}, {"run_at": -1.0}, {"delay_s": 1e308}, {"delay_s": -1e300},
+        {"expires_s": -1.0}, {"payload": "\0"}, {"key": ""}, {"key": "k" * 5_000}, {"group": ""}, {"group": "g\n"},
+        {"tags": "{"}, {"tags": "[1]"}, {"meta": "[]"}, {"meta": '{"a": 1}'}, {"callbacks": "{"},
+        {"callbacks": '{"done":{"job":{"id":"","task":"\\u0000","payload":""},"takes":[]}}'},
+        {"key": "k", "key_rule": {"scope": -1.0}},
+    ],
+)  # fmt: skip
+def test_a_row_that_no_app_would_store_is_refused(app: App, client: Client, odd: dict[str, Any]) -> None:
+    producer = add_token(app, "p", "producer")
+    assert code(stored(client, producer, **odd), 422) == "invalid"
+    assert app.find() == []
+    assert stored(client, producer).status_code == 200
+
+
+def test_a_row_of_another_program_does_not_break_the_lists(app: App, client: Client) -> None:
+    add(app.store, run_at=1e308)
+    add(app.store, run_at=-1e308)
+    [late, early] = [item["run_at"] for item in client.get("/v1/jobs").json()["items"]]
+    assert sorted([late, early]) == ["0001-01-01T00:00:00.000Z", "9999-12-31T23:59:59.000Z"]
+
+
+@pytest.mark.parametrize("on_taken", ["cancel", "replace"])
+def test_a_key_reaches_no_job_of_another_queue(app: App, client: Client, on_taken: str) -> None:
+    secret = add_token(app, "p", "producer", ("mail",))
+    other = add(app.store, queue="money", key="k")
+    body = {"task": "t", "on_crash": "retry", "queue": "mail", "key": "k", "on_taken": on_taken}
+    assert code(client.post("/v1/jobs", body, token=secret), 404) == "not_found"
+    assert code(client.post("/v1/jobs/bulk", {"jobs": [body]}, token=secret), 404) == "not_found"
+    rule = {"scope": "live", "on_taken": on_taken}
+    assert code(stored(client, secret, key="k", key_rule=rule), 404) == "not_found"
+    assert app.get(other.id).state == "ready"
+    assert len(app.find()) == 1
+    assert client.post("/v1/jobs", {**body, "key": "mine"}, token=secret).status_code == 201
+
+
+def test_a_callback_reaches_another_queue_only_if_the_task_declares_it(app: App, client: Client) -> None:
+    callbacks = '{"done":{"job":{"id":"","task":"evil","payload":"","queue":"money"},"takes":[]}}'
+    secret = add_token(app, "p", "producer", ("mail",))
+    assert code(stored(client, secret, callbacks=callbacks), 404) == "not_found"
+    assert stored(client, secret, callbacks=callbacks.replace("money", "mail")).status_code == 200
+    task = PublishedTask(job=make_job(id="", task="t", queue="mail", callbacks=callbacks))
+    app.store.publish([task])
+    assert stored(client, secret, id="j2", callbacks=callbacks).status_code == 200
+
+
+def test_only_a_workflow_has_children(app: App, client: Client) -> None:
+    parent = add(app.store, queue="mail", workflow=True)
+    assert code(stored(client, add_token(app, "p", "producer"), parent=parent.id), 403) == "forbidden"
+
+
+def test_a_worker_asks_for_no_more_jobs_than_a_request_may_have(app: App, client: Client) -> None:
+    secret = add_token(app, "w", "worker")
+    assert code(client.post("/v1/store/find", {"where": {"limit": 10**12}}, token=secret), 422) == "invalid"

@@ -70,10 +70,7 @@ def callback(job: Job, state: State, error_kind: str | None, error: str | None) 
     kind = KINDS.get(state)
     if job.callbacks is None or kind is None:
         return None
-    try:
-        callbacks = _decoder.decode(job.callbacks)
-    except (msgspec.DecodeError, UnicodeError, PolicyError) as damage:
-        raise ValueError(str(damage)) from damage
+    callbacks = callbacks_of(job.callbacks)
     declared = callbacks.done if kind == "done" else callbacks.dead
     if declared is None:
         return None
@@ -81,6 +78,14 @@ def callback(job: Job, state: State, error_kind: str | None, error: str | None) 
     said |= {"error_kind": error_kind, "error": cut(error)} if kind == "dead" else NO_ERROR
     payload = JSON.encode({name: said[name] for name in declared.takes})
     return msgspec.structs.replace(declared.job, id=derived_id(job.id, kind, job.fence), payload=payload)
+
+
+def callbacks_of(text: str) -> Callbacks:
+    """Read the callbacks of a row. Raises `ValueError` if they cannot be read."""
+    try:
+        return _decoder.decode(text)
+    except (msgspec.DecodeError, UnicodeError, PolicyError) as damage:
+        raise ValueError(str(damage)) from damage
 
 
 def derived_id(job_id: str, kind: str, number: int) -> str:

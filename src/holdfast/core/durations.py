@@ -9,6 +9,7 @@ from math import ceil
 from typing import overload
 
 _UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
+_YEAR_1, _YEAR_9999 = -62_135_596_800.0, 253_402_300_799.0
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|min|s|m|h|d|w)", re.ASCII)
 
 
@@ -23,6 +24,7 @@ def iso(wall: float | None) -> str | None:
 
 @lru_cache(maxsize=1000)  # jobs that were stored or settled together have their instants in common
 def _iso(wall: float) -> str:
+    wall = min(max(wall, _YEAR_1), _YEAR_9999)  # a row of another program must not break the list that shows it
     return datetime.fromtimestamp(wall, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 

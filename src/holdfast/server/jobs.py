@@ -24,6 +24,7 @@ from holdfast.errors import HoldfastError, IllegalMove, NotFound, Refused
 from holdfast.insight import Selection
 from holdfast.mass_acts import PRIORITY_MAX, ActName, MassAct, carry_out, decided, needs_own_act, with_states
 from holdfast.server.call import Call
+from holdfast.server.new_jobs import need_own_keys
 from holdfast.server.problems import Problem, problem_of
 from holdfast.server.routes import Answer
 from holdfast.tasks import Draft
@@ -190,6 +191,7 @@ def enqueue(call: Call) -> Answer:
         text = f"{call.user.name}\n{named}".encode("utf-8", "replace")
         body = msgspec.structs.replace(body, id="idem-" + hashlib.sha256(text).hexdigest()[:40])
     draft = _draft(call, body, {})
+    need_own_keys(call, [draft.new])
     [job] = call.app.enqueue_many([draft])
     row = job.row
     call.need_queue(row.queue, "job with this key or id")
@@ -210,6 +212,7 @@ def enqueue_bulk(call: Call) -> dict[str, Any]:
         except (HoldfastError, Problem) as error:
             problem = problem_of(error)
             raise Problem(problem.code, f"job {at}: {problem.detail}", pointer=f"/jobs/{at}") from None
+    need_own_keys(call, [draft.new for draft in drafts])
     jobs = call.app.enqueue_many(drafts)
     return {"items": [{"id": job.id, "existed": job.existed} for job in jobs]}
 
