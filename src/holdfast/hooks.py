@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
+from holdfast.core.labels import meta_of
 from holdfast.core.records import Job
 from holdfast.core.verdict import Verdict
 from holdfast.errors import UsageError
@@ -64,7 +65,8 @@ class Hooks:
         for event in verdict.events:
             if event.kind in ("zombie", "held", "dead"):
                 about = {"id": job.id, "task": job.task, "queue": job.queue, "state": verdict.state.value}
-                self.emit(event.kind, {**about, **event.detail})
+                meta = {} if job.meta is None else {"meta": meta_of(job.meta)}
+                self.emit(event.kind, {**about, **meta, **event.detail})
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until every hook was called; False when the time was up first."""

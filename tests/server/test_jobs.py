@@ -89,6 +89,15 @@ def test_the_header_of_one_user_is_not_that_of_another(app: App, client: Client)
         assert client.post("/v1/jobs", body, headers=headers, token=add_token(app, name)).status_code == 201
 
 
+def test_the_span_of_the_caller_travels_with_the_job(app: App, client: Client) -> None:
+    span = f"00-{'a' * 32}-{'b' * 16}-01"
+    body = {"task": "t", "on_crash": "retry", "meta": {"tenant": "acme"}}
+    for given, kept in ((span, {"tenant": "acme", "traceparent": span}), ("nonsense", {"tenant": "acme"})):
+        made = client.post("/v1/jobs", body, headers={"traceparent": given}).json()
+        assert made["meta"] == kept
+        assert app.get(made["id"]).meta == kept
+
+
 def test_many_are_stored_all_or_none(app: App, client: Client) -> None:
     good = {"task": "charge", "args": [1]}
     refused = client.post("/v1/jobs/bulk", {"jobs": [good, {"task": "charge", "args": ["x"]}]})

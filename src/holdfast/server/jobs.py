@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from itertools import islice
@@ -35,6 +36,7 @@ COUNT_MAX = 10_000
 SLICE = 500
 SCAN_PAGES = 20  # read for one page of a token with several queues
 ANCHORS = 10  # jobs that a cursor names: the last of them may be deleted
+_TRACEPARENT = re.compile(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}")
 
 Text = Annotated[str, Meta(max_length=10_000)]
 
@@ -231,6 +233,8 @@ def _draft(call: Call, body: NewJobBody, tasks: dict[tuple[str, OnCrash | None],
     options |= {
         name: getattr(body, name) for name in ("key_scope", "on_taken", "wait_max", "expires_s", "tags", "meta")
     }
+    if (traceparent := _traceparent(call)) is not None:
+        options["meta"] = {"traceparent": traceparent, **(body.meta or {})}
     options["run_after"] = body.delay_s
     if body.retry is not None:
         given = body.retry
@@ -243,6 +247,12 @@ def _draft(call: Call, body: NewJobBody, tasks: dict[tuple[str, OnCrash | None],
     if not call.user.sees(draft.new.queue):
         raise Problem("not_found", f"the queue {draft.new.queue!r} is not among the queues of this token")
     return draft
+
+
+def _traceparent(call: Call) -> str | None:
+    """Return the span of the caller, for `integrations/opentelemetry.py` in the worker."""
+    given = call.headers.get("traceparent", "")
+    return given if _TRACEPARENT.fullmatch(given) else None
 
 
 def _check_same(row: Job, draft: Draft[Any]) -> None:
