@@ -170,7 +170,7 @@ BASE = {
     "ids": {"core", "errors", "clock"},
 }
 STORES_USE = {"core", "errors", "clock", "failpoints", "interrupts", "forks"}
-STORES_SHARE = {"protocol", "row_json", "keyed_jobs", "sql", "caller_connection", "wakeups", "urls"}
+STORES_SHARE = {"protocol", "row_json", "keyed_jobs", "sql", "caller_connection", "wakeups", "urls", "rounds"}
 EDGES = {"testing", "integrations", "rescue"}
 FRONT = {"cli", "__main__"}
 IMPURE = {

@@ -14,6 +14,7 @@ from holdfast.cli.completing import complete_queue, complete_task
 from holdfast.cli.types import JobId, Pair, Since, Text, limit_option
 from holdfast.insight import Selection
 from holdfast.stores.protocol import Store
+from holdfast.stores.rounds import together
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,11 +32,15 @@ class Chosen(NamedTuple):
 
     def on(self, store: Store) -> Selection:
         """Return the choice by the clock of this store, and with the full name of the task."""
-        now = store.now().wall
-        since, until = (None if each is None else each(now) for each in (self.since, self.until))
-        chosen = replace(self.wanted, since=since, until=until)
+        times = (self.since, self.until)
+        now, named = together(
+            lambda: store.now().wall if any(times) else 0.0,
+            lambda: insight.with_full_task(store, self.wanted),
+        )
+        since, until = (None if each is None else each(now) for each in times)
+        chosen: Selection = replace(named, since=since, until=until)
         chosen.check()
-        return insight.with_full_task(store, chosen)
+        return chosen
 
     @property
     def narrows(self) -> bool:

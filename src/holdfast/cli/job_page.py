@@ -18,6 +18,7 @@ from holdfast.core.records import Event, Job, Moment, Step
 from holdfast.core.replay import asked_about
 from holdfast.core.stop_reason import full_reason
 from holdfast.stores.protocol import Store
+from holdfast.stores.rounds import together
 
 _LABEL = 12
 _LONG = 4000  # characters of a payload or a result that are shown; all of it is in the JSON
@@ -59,8 +60,12 @@ _SAID_ELSEWHERE = {
 
 def tell(store: Store, job: Job, *, step_arguments: bool = False) -> None:
     """Print a job's story on stdout, with all that the store knows of it."""
-    why, events = insight.explain(store, job), store.journal(job.id)
-    now, names = store.now(), insight.worker_names(store)
+    why, events, now, names = together(
+        lambda: insight.explain(store, job),
+        lambda: store.journal(job.id),
+        store.now,
+        lambda: insight.worker_names(store),
+    )
     state = job.shown_state(now.wall)
     click.echo(f"{bold(clean(job.task))}  {styled(state)}  {dim(clean(job.id))}")
     click.echo()

@@ -42,6 +42,7 @@ from holdfast.errors import AmbiguousName, NotFound, Refused, UsageError
 from holdfast.insight import Selection
 from holdfast.mass_acts import MassAct, decided, deletable, revival
 from holdfast.stores.protocol import Store, rows_of
+from holdfast.stores.rounds import together
 
 _MANY = 20  # jobs that are named at once: more take a while
 
@@ -94,10 +95,13 @@ def show_jobs(
     states = chosen.states
     if before is not None and store.get(before := insight.full_id(store, before)) is None:
         raise NotFound(f"there is no job {before!r} to continue after")
-    found = insight.first_selected(store, chosen, limit, before)
-    if asking and not chosen.of_crashes:
-        found = insight.with_asking(store, found, chosen.filter(limit, before))
-    now, names = store.now(), insight.worker_names(store)
+    found, asking_too, now, names = together(
+        lambda: insight.first_selected(store, chosen, limit, before),
+        lambda: insight.asking(store, chosen.filter(limit, before)) if asking and not chosen.of_crashes else [],
+        store.now,
+        lambda: insight.worker_names(store),
+    )
+    found = insight.newest([*found, *asking_too], limit) if asking_too else found
     aged = found if asking or (len(states) == 1 and not as_json) else []
     since = {job.id: job.created_at for job in found} | insight.since_each(store, aged)
     if as_json:

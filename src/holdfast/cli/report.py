@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import click
@@ -37,11 +38,7 @@ def report(since: Callable[[float], float], output: Path | None, as_json: bool) 
     no arguments and no results of jobs, but the texts of errors. Without -o it goes to stdout.
     """
     with opened_store() as store:
-        now = store.now().wall
-        instant = since(now)
-        if instant >= now:
-            raise UsageError("--since must be in the past")
-        view = insight.incident_view(store, instant)
+        view = insight.incident_view(store, partial(_instant, since))
     if as_json:
         show_json(view)
         return
@@ -57,3 +54,10 @@ def report(since: Callable[[float], float], output: Path | None, as_json: bool) 
     except OSError as error:
         raise UsageError(f"{output} cannot be written: {error.strerror}") from None
     acknowledge(f"wrote {output}")
+
+
+def _instant(since: Callable[[float], float], now: float) -> float:
+    instant = since(now)
+    if instant >= now:
+        raise UsageError("--since must be in the past")
+    return instant

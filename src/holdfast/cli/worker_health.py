@@ -18,6 +18,7 @@ from holdfast.core.orders import parent_name
 from holdfast.core.records import Worker
 from holdfast.errors import NotFound, StoreError
 from holdfast.stores import open_store
+from holdfast.stores.rounds import together
 
 
 @click.command(
@@ -44,8 +45,9 @@ def worker_health(ctx: click.Context, name: str | None, outage_ok: bool, as_json
     name = name or socket.gethostname()
     try:
         with closing(open_store(settings().db, create=False)) as store:
-            workers = [each for each in store.workers(gone=True) if name in (each.name, parent_name(each.name))]
-            wall = store.now().wall
+            found, now = together(lambda: store.workers(gone=True), store.now)
+            workers = [each for each in found if name in (each.name, parent_name(each.name))]
+            wall = now.wall
     except StoreError as error:
         if not outage_ok:
             raise

@@ -22,6 +22,7 @@ from holdfast.core.text import counted, listed
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import NotFound, Refused
 from holdfast.reaper import Reaper
+from holdfast.stores.rounds import together
 from holdfast.worker_orders import order_workers, resume_workers
 
 
@@ -45,7 +46,9 @@ def list_(gone: bool, as_json: bool) -> None:
         if as_json:
             show_json(insight.worker_views(store, gone=gone))
             return
-        found, vanished, now = store.workers(gone=gone), insight.vanished_ids(store), store.now()
+        found, vanished, now = together(
+            lambda: store.workers(gone=gone), lambda: insight.vanished_ids(store), store.now
+        )
     if found:
         show_table(_columns(now, vanished, gone, released=any(each.release for each in found)), found)
     else:

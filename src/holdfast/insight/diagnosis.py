@@ -7,8 +7,9 @@ merely unusual, such as two workers of one name, is ok and says why.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import chain, islice
 from math import inf
 from shlex import quote
 from typing import Any
@@ -32,6 +33,7 @@ from holdfast.insight.views import all_jobs, locked_rows, queue_views, totals
 from holdfast.insight.zombies import look_back
 from holdfast.reaper import reap
 from holdfast.stores.protocol import Store, in_words, schema_too_new
+from holdfast.stores.rounds import together
 from holdfast.stores.urls import shown_url
 
 DAY_S = 86_400.0
@@ -41,8 +43,8 @@ WAIT_LONG_S = 600.0
 FAILED_S = 3600.0  # how far back failures are looked at; the default `Retry` never pauses for longer
 ENDED_MAX = 1_000_000
 WAITING_MAX = 100_000  # workflows that are looked at, from the newest
-DEATHS_MAX = 10_000  # lines of the journal about jobs that died, from the newest
-DEAD_MAX = 10_000  # dead jobs whose tasks are counted, from the newest
+DEATHS_MAX = 2_000  # lines of the journal about jobs that died, from the newest
+DEAD_MAX = 2_000  # dead jobs whose tasks are counted, from the newest
 SCHEDULED_MAX = 2_000  # ready jobs whose time has not come, from the newest
 _PAGE = 500
 _LOOKED_AT = 50  # held jobs, from the oldest
@@ -64,23 +66,33 @@ def diagnose(store: Store, clock: Clock, app: App | None = None, name: str = "AP
     yield (writes := _writes(store))
     yield from (each for each in of_the_medium(store) if not each.fix or each.fix != writes.fix)  # once is enough
     queues = queue_views(store, exact=True)
-    yield from _of_workers(store, queues, quote(name))
     someone_works = any(queue["served"] for queue in queues)
-    yield from _of_queues(queues, app, quote(name), someone_works=someone_works)
-    yield from _of_limits(store, app)
-    if app is not None:
-        nobodys = {queue["queue"]: queue["missing" if someone_works else "unserved"] for queue in queues}
-        yield from _of_tasks(store, app, nobodys)
-    yield _clock(store)
+    nobodys = {queue["queue"]: queue["missing" if someone_works else "unserved"] for queue in queues}
+    checks: list[Callable[[], Iterable[Finding]]] = [
+        lambda: _of_workers(store, queues, quote(name)),
+        lambda: _of_queues(queues, app, quote(name), someone_works=someone_works),
+        lambda: _of_limits(store, app),
+        lambda: [] if app is None else _of_tasks(store, app, nobodys),
+        lambda: [_clock(store)],
+    ]
+    later: list[Callable[[], Iterable[Finding]]] = [
+        lambda: _orphaned(store),
+        lambda: [_held(store)],
+        lambda: [_retrying(store)],
+        lambda: [_dead(store)],
+        lambda: _of_schedules(store),
+        lambda: of_settings(store, look_back(store, DAY_S)),
+        lambda: [_retention(store)],
+    ]
+    found = together(*(partial(_made, check) for check in (*checks, *later)))
+    yield from chain.from_iterable(found[: len(checks)])
     yield _zombies(store, clock)
     yield from _locked(store)
-    yield from _orphaned(store)
-    yield _held(store)
-    yield _retrying(store)
-    yield _dead(store)
-    yield from _of_schedules(store)
-    yield from of_settings(store, look_back(store, DAY_S))
-    yield _retention(store)
+    yield from chain.from_iterable(found[len(checks) :])
+
+
+def _made(check: Callable[[], Iterable[Finding]]) -> list[Finding]:
+    return list(check())
 
 
 def _schema(store: Store) -> Finding:
@@ -368,7 +380,7 @@ def _dead(store: Store) -> Finding:
     now, number = store.now().wall, totals(store)[State.DEAD.value]
     days = [0, 0]
     before = None
-    while page := store.journal(kinds=("dead",), since=now - 2 * DAY_S, before=before, limit=_PAGE):
+    while page := store.journal(kinds=("dead",), since=now - 2 * DAY_S, before=before, limit=DEATHS_MAX):
         for event in page:
             days[event.at < now - DAY_S] += 1
         before = page[0].seq
@@ -388,7 +400,7 @@ def _growing_dead(store: Store, evidence: str) -> Finding | None:
     number: Counter[str] = Counter()
     since: dict[str, float] = {}
     opened = 0
-    for job in islice(all_jobs(store, Filter(states=(State.DEAD,), limit=_PAGE)), DEAD_MAX):
+    for job in islice(all_jobs(store, Filter(states=(State.DEAD,), limit=DEAD_MAX)), DEAD_MAX):
         number[job.task] += 1
         since[job.task] = min(since.get(job.task, inf), job.ended_at or inf)
         opened += job.open_step is not None

@@ -10,17 +10,18 @@ from msgspec.structs import replace
 from holdfast.core.durations import at_most, duration
 from holdfast.core.limits import why_limited, why_paused
 from holdfast.core.machine import LIVE, State
-from holdfast.core.records import DamagedJob, Event, Job, Moment, Step, nobody_has
+from holdfast.core.records import DamagedJob, Event, Job, Moment, Step, Worker, nobody_has
 from holdfast.core.replay import asked_about, to_undo
 from holdfast.core.stop_reason import full_reason
 from holdfast.core.text import counted
 from holdfast.insight.format import ago, first_line
-from holdfast.insight.health import enqueued_ahead_s, health
+from holdfast.insight.health import Health, enqueued_ahead_s, health
 from holdfast.insight.possible_acts import ActName, PossibleAct, on_job, possible
 from holdfast.insight.steps import awaited, awaited_things, awaited_time, between_tries, failed_tries, named, steps_of
 from holdfast.insight.views import EVENTS_MAX, Names, health_of, name_of
 from holdfast.queues import queue_named
 from holdfast.stores.protocol import Store
+from holdfast.stores.rounds import together
 
 FIX_CODE = "Bring back the code that fits, declared with its old version=, or fix this one; then continue."
 
@@ -198,11 +199,11 @@ def _why_ready(store: Store, job: Job, now: Moment) -> Explanation:
 
 def _obstacle(store: Store, job: Job, now: Moment) -> tuple[str, tuple[PossibleAct, ...]]:
     """Say why no worker would claim a job that is due, and what would change that; nothing if one would."""
-    set_for = queue_named(store, job.queue)
+    set_for, workers = together(lambda: queue_named(store, job.queue), store.workers)
     if (why := why_paused(set_for, job, now.wall)) is not None:
         group = None if set_for.is_paused(now.wall) else job.group
         return f" {why}", (possible("let it run", "resume_queue", queue=job.queue, group=group),)
-    alive = [worker for worker in store.workers() if worker.is_alive(now.wall)]
+    alive: list[Worker] = [worker for worker in workers if worker.is_alive(now.wall)]
     claiming = [worker for worker in alive if not worker.stopping]
     served = any(job.queue in worker.queues for worker in claiming)
     stopping = any(worker.stopping and worker.may_run(job.queue, job.task) for worker in alive)
@@ -222,9 +223,9 @@ def _obstacle(store: Store, job: Job, now: Moment) -> tuple[str, tuple[PossibleA
 
 
 def _why_running(store: Store, job: Job, now: Moment) -> Explanation:
-    workers = store.workers(gone=True)
+    workers, found = together(lambda: store.workers(gone=True), lambda: health_of(store, job))
     worker = name_of(job.worker, {each.id: each.name for each in workers})
-    state = health_of(store, job, workers) or health(job, None, now)
+    state: Health = found or health(job, None, now)
     length = None if job.claimed_at is None else duration(now.wall - job.claimed_at)
     if job.begun:
         text = f"Worker {worker} has run it{f' for {length}' if length else ''}, attempt {job.attempt}. "

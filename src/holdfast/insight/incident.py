@@ -6,7 +6,7 @@ It has names, ids, reasons and numbers. It never has a payload, an argument or a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from holdfast.core.durations import iso
@@ -20,6 +20,7 @@ from holdfast.insight.tasks import task_views
 from holdfast.insight.views import limits_view, worker_view
 from holdfast.insight.zombies import Lookback, look_back, lost_views, zombies_view
 from holdfast.stores.protocol import Store, rows_of
+from holdfast.stores.rounds import together
 from holdfast.version import __version__
 
 LINES_MAX = 20_000  # lines of the journal that are counted: the newest
@@ -27,24 +28,43 @@ SHOWN_MAX = 200  # rows of each list
 TASKS_MAX = 50
 BARS = 48  # of the chart of errors, about
 FAILURES = {"failed": "failed", "timed_out": "stopped", "stalled": "stopped", "zombie": "lost"}
-_KINDS = (*FAILURES, "held", "asked", "dead")
-_PAGE = 2_000
+_STOPPED = ("held", "asked", "dead")
+_KINDS = (*FAILURES, *_STOPPED)
+_PAGE = 10_000
 _JOBS = 200
 _STEPS_S = (1, 5, 10, 30, 60, 300, 600, 1800, 3600, 10_800, 21_600, 86_400)
 _REASONS = ("reason", "cause", "question", "note")
 
 
-def incident_view(store: Store, since: float) -> dict[str, Any]:
-    """Show everything about the time since that instant that a team attaches to an incident."""
-    now = store.now()
-    look = look_back(store, now.wall - since)
-    events = list(_events(store, since))
-    errors = error_views(store, since, limit=SHOWN_MAX)
-    stopped = [event for event in events if event.kind in ("held", "asked", "dead")]
-    jobs = _jobs(store, [event.job_id for event in stopped])
-    workers = [worker for worker in store.workers(gone=True) if (worker.gone_at or now.wall) >= since]
-    vanished, schema = vanished_ids(store), store.schema()
-    status = status_view(store, now.wall - since)
+def incident_view(store: Store, begins: Callable[[float], float]) -> dict[str, Any]:
+    """Show everything about the time since an instant that a team attaches to an incident.
+
+    begins: returns that instant, given the store's clock.
+    """
+    schema = store.schema()
+
+    def from_() -> float:
+        return begins(store.now().wall)
+
+    def failures() -> tuple[list[Event], dict[str, Job]]:
+        events = list(_events(store, from_()))
+        return events, _jobs(store, [event.job_id for event in events if event.kind in _STOPPED])
+
+    now, (events, jobs), errors, look, tasks, workers, vanished, status, acts, queues = together(
+        store.now,
+        failures,
+        lambda: error_views(store, from_(), limit=SHOWN_MAX),
+        lambda: look_back(store, store.now().wall - from_()),
+        lambda: task_views(store),
+        lambda: store.workers(gone=True),
+        lambda: vanished_ids(store),
+        lambda: status_view(store, store.now().wall - from_()),
+        lambda: acts_of_people(store, from_(), None, SHOWN_MAX),
+        store.queues,
+    )
+    since = begins(now.wall)
+    stopped = [event for event in events if event.kind in _STOPPED]
+    workers = [worker for worker in workers if (worker.gone_at or now.wall) >= since]
     return {
         "store": status["store"],
         "since": iso(since),
@@ -64,11 +84,11 @@ def incident_view(store: Store, since: float) -> dict[str, Any]:
         "held_total": sum(event.kind != "dead" for event in stopped),
         "dead_total": sum(event.kind == "dead" for event in stopped),
         "held_now": status["jobs"]["held"],
-        "acts": [act_view(act) for act in acts_of_people(store, since, None, SHOWN_MAX)],
+        "acts": [act_view(act) for act in acts],
         "workers": [worker_view(worker, now, vanished) for worker in _newest(workers)],
         "workers_total": len(workers),
-        "queues": [{"queue": queue.name, **limits_view(queue, now.wall)} for queue in store.queues()][:SHOWN_MAX],
-        "tasks": _tasks(store, errors, look),
+        "queues": [{"queue": queue.name, **limits_view(queue, now.wall)} for queue in queues][:SHOWN_MAX],
+        "tasks": _of_interest(tasks, errors, look),
     }
 
 
@@ -78,6 +98,8 @@ def _events(store: Store, since: float) -> Iterator[Event]:
     while found < LINES_MAX and (page := store.journal(kinds=_KINDS, since=since, before=before, limit=_PAGE)):
         yield from reversed(page)
         found, before = found + len(page), page[0].seq
+        if len(page) < _PAGE:
+            return
 
 
 def _jobs(store: Store, ids: Sequence[str]) -> dict[str, Job]:
@@ -129,11 +151,13 @@ def _newest(workers: Sequence[Worker]) -> list[Worker]:
     return sorted(workers, key=lambda worker: -worker.started_at)[:SHOWN_MAX]
 
 
-def _tasks(store: Store, errors: Sequence[dict[str, Any]], look: Lookback) -> list[dict[str, Any]]:
-    """Show the settings of the tasks that failed or lost their worker."""
+def _of_interest(
+    tasks: Sequence[dict[str, Any]], errors: Sequence[dict[str, Any]], look: Lookback
+) -> list[dict[str, Any]]:
+    """Return the tasks that failed or lost their worker, with their settings."""
     names = [*(each["task"] for each in errors), *(each.task for each in look.victims.values() if each.task)]
-    wanted = list(dict.fromkeys(names))[:TASKS_MAX]
-    return task_views(store, wanted) if wanted else []
+    wanted = set(list(dict.fromkeys(names))[:TASKS_MAX])
+    return [task for task in tasks if task["task"] in wanted]
 
 
 def _told(text: str | None) -> str | None:

@@ -10,6 +10,7 @@ from holdfast.core.records import Filter
 from holdfast.insight.health import vanished_ids, worker_state
 from holdfast.insight.views import name_of, queue_views
 from holdfast.stores.protocol import Store
+from holdfast.stores.rounds import together
 
 LEASES = 200  # running jobs that are looked at
 DETECTIONS = 50
@@ -19,9 +20,14 @@ RATE_S = 60.0  # the rates of a moving view are those of the last minute
 
 def live_view(store: Store) -> dict[str, Any]:
     """Show what moves: every queue, every worker, the leases with the least time left, and what was lost lately."""
-    queues, workers, vanished = queue_views(store, window_s=RATE_S), store.workers(), vanished_ids(store)
-    running, now = store.find(Filter(states=(State.RUNNING,), limit=LEASES)), store.now()
-    lost = store.figures.lost(now.wall - DETECTED_S, DETECTIONS)
+    queues, workers, vanished, running, now, lost = together(
+        lambda: queue_views(store, window_s=RATE_S),
+        store.workers,
+        lambda: vanished_ids(store),
+        lambda: store.find(Filter(states=(State.RUNNING,), limit=LEASES)),
+        store.now,
+        lambda: store.figures.lost(store.now().wall - DETECTED_S, DETECTIONS),
+    )
     names = {worker.id: worker.name for worker in workers}
     leases = [
         {

@@ -13,6 +13,7 @@ from holdfast.core.transitions import is_declared
 from holdfast.errors import UsageError
 from holdfast.insight.views import job_view
 from holdfast.stores.protocol import Store, rows_of
+from holdfast.stores.rounds import together
 
 _AT_ONCE = 100
 JOBS_SHOWN = 10
@@ -20,7 +21,8 @@ JOBS_SHOWN = 10
 
 def schedule_views(store: Store, keys: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Show every schedule, or those with these keys; by key."""
-    schedules, now = store.schedules(keys), store.now().wall
+    schedules, moment = together(lambda: store.schedules(keys), store.now)
+    now = moment.wall
     ids = [schedule.job_id for schedule in schedules if schedule.job_id is not None]
     states = {job.id: job.shown_state(now) for job in rows_of(store, ids, _AT_ONCE)}
     return [_view(schedule, states, now) for schedule in schedules]
@@ -55,9 +57,9 @@ def _view(schedule: Schedule, states: dict[str, str], now: float) -> dict[str, A
 
 def schedule_jobs(store: Store, view: dict[str, Any]) -> list[dict[str, Any]]:
     """Show the newest jobs of the task and queue of a schedule; other programs may have enqueued some of them."""
-    now = store.now()
     where = Filter(task=view["task"], queue=view["queue"], limit=JOBS_SHOWN)
-    return [job_view(job, now) for job in store.find(where)]
+    found, now = together(lambda: store.find(where), store.now)
+    return [job_view(job, now) for job in found]
 
 
 def next_runs(view: dict[str, Any], now: float, most: int = 5) -> list[tuple[float, str]]:

@@ -15,10 +15,12 @@ from holdfast.core.text import check_storable, listed
 from holdfast.errors import AmbiguousName, NotFound, UsageError
 from holdfast.insight.views import SHOWN_STATES, all_jobs, sampled_tasks, store_filter
 from holdfast.stores.protocol import Store
+from holdfast.stores.rounds import together
 
 PAGE = 1_000  # jobs that are read at once
 DETECTORS: tuple[str, ...] = get_args(Detector)
 _EVENTS = 2_000
+_FITTING_MAX = 100  # jobs that are read to see whether a short id fits one only
 _NAMED_MAX = 6  # jobs or tasks that an error names
 
 
@@ -121,6 +123,8 @@ def _crashed(store: Store, chosen: Selection, page: int) -> Iterator[list[str]]:
             if len(fresh) == page:
                 yield fresh
                 fresh = []
+        if len(events) < _EVENTS:
+            break
     if fresh:
         yield fresh
 
@@ -145,9 +149,14 @@ def task_named(store: Store, name: str, states: Sequence[str] = ()) -> str:
     published task has is taken as it is, and so is one that fits no known task. Raises `AmbiguousName` when several
     would fit.
     """
-    known = {task.name for task in store.published()} | sampled_tasks(store, states)
+    published, sampled, own = together(
+        store.published,
+        lambda: sampled_tasks(store, states),
+        lambda: store.find(Filter(task=name, limit=1)),
+    )
+    known: set[str] = {task.name for task in published} | sampled
     meant = sorted(each for each in known if each.endswith(f".{name}"))
-    if not meant or name in known or store.find(Filter(task=name, limit=1)):
+    if not meant or name in known or own:
         return name
     if len(meant) > 1:
         raise AmbiguousName(f"{name!r} may be the task {' or '.join(meant[:_NAMED_MAX])}: write the full name")
@@ -170,13 +179,23 @@ def full_id(store: Store, text: str) -> str:
     Only ids that Holdfast has made may be shortened: `order-1` never means a job `order-12`. Raises `AmbiguousName`
     when several fit.
     """
-    if not PREFIX_LEAST <= len(text) < _UUID or not _HEX.issuperset(text) or store.get(text) is not None:
+    if not _may_be_short(text) or store.get(text) is not None:
         return text
-    fitting = [job for job in store.find(Filter(prefix=text, limit=100)) if _is_made(job.id)]
+    job = _only_one(text, store.find(Filter(prefix=text, limit=_FITTING_MAX)))
+    return text if job is None else job.id
+
+
+def _only_one(text: str, found: Sequence[Job]) -> Job | None:
+    """Return the only one of these jobs whose id Holdfast has made; None if there is none."""
+    fitting = [job for job in found if _is_made(job.id)]
     if len(fitting) > 1:
         names = listed([f"{job.id} ({job.task}, {job.state.value})" for job in fitting], _NAMED_MAX)
         raise AmbiguousName(f"several jobs have an id that begins with {text!r}: {names}; nothing was changed")
-    return fitting[0].id if fitting else text
+    return fitting[0] if fitting else None
+
+
+def _may_be_short(text: str) -> bool:
+    return PREFIX_LEAST <= len(text) < _UUID and _HEX.issuperset(text)
 
 
 def _is_made(job_id: str) -> bool:
@@ -185,12 +204,12 @@ def _is_made(job_id: str) -> bool:
 
 def job_named(store: Store, text: str) -> Job:
     """Return the job with this id, or with the only id that begins with it. Raises `NotFound`, `AmbiguousName`."""
-    job = store.get(text)
-    if job is None and (full := full_id(store, text)) != text:
-        job = store.get(full)
-    if job is None:
+    where = Filter(prefix=text, limit=_FITTING_MAX)
+    job, fitting = together(lambda: store.get(text), lambda: store.find(where) if _may_be_short(text) else [])
+    named: Job | None = job or _only_one(text, fitting)
+    if named is None:
         raise NotFound(f"there is no job {text!r}")
-    return job
+    return named
 
 
 def full_ids(store: Store, texts: Sequence[str]) -> list[str]:

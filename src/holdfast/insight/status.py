@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from shlex import quote
 from typing import Any, Literal, get_args
 
@@ -12,7 +13,7 @@ import msgspec
 from holdfast.core.durations import duration, iso
 from holdfast.core.figures import Flow, looked_back, successes
 from holdfast.core.machine import State
-from holdfast.core.records import Filter, Moment, Worker
+from holdfast.core.records import Event, Filter, Moment, Worker
 from holdfast.core.text import counted, listed
 from holdfast.core.transitions import is_declared
 from holdfast.insight.errors import error_view
@@ -20,6 +21,7 @@ from holdfast.insight.health import vanished_ids, worker_state
 from holdfast.insight.schedules import late_now
 from holdfast.insight.views import queue_views
 from holdfast.stores.protocol import Store, in_words
+from holdfast.stores.rounds import together
 from holdfast.stores.urls import shown_url
 
 HOUR_S = 3600.0
@@ -51,21 +53,31 @@ class Trouble(msgspec.Struct, frozen=True):
 
 def status_view(store: Store, window_s: float = HOUR_S) -> dict[str, Any]:
     """Show what is broken now, the worst first, with what changed in the last `window_s` seconds."""
-    now = store.now()
-    since = now.wall - window_s
-    queues, workers, vanished = queue_views(store), store.workers(), vanished_ids(store)
+
+    def since() -> float:
+        return store.now().wall - window_s
+
+    now, queues, workers, vanished, errors, lost, recent, asking, changes, *found = together(
+        store.now,
+        lambda: queue_views(store),
+        store.workers,
+        lambda: vanished_ids(store),
+        lambda: store.errors(since()),
+        lambda: store.figures.lost(since(), 1),
+        lambda: store.figures.flow(since()),
+        lambda: store.find(Filter(states=(State.WAITING,), asking=True, limit=_SAMPLE)),
+        lambda: store.journal(kinds=_CHANGES, since=since(), limit=CHANGES_MAX),
+        lambda: list(_of_the_store(store)),
+        lambda: list(_of_leases(store)),
+        lambda: list(_of_schedules(store)),
+        lambda: list(_of_errors(store)),
+    )
     states = {worker.id: worker_state(worker, now, vanished) for worker in workers}
-    errors, lost = store.errors(since), store.figures.lost(since, 1)
-    recent = store.figures.flow(since)
-    asking = store.find(Filter(states=(State.WAITING,), asking=True, limit=_SAMPLE))
-    troubles = [
-        *_of_the_store(store),
-        *_of_leases(store, now),
+    troubles: list[Trouble] = [
+        *chain.from_iterable(found),
         *_of_workers(workers, states, queues, now),
         *_of_queues(queues, any(queue["served"] for queue in queues)),
-        *_of_schedules(store, now),
-        *_of_errors(store, now.wall),
-        *_of_the_dead(recent, since, now.wall),
+        *_of_the_dead(recent, now.wall - window_s, now.wall),
         *_of_false_alarms(lost.late, lost.total),
         *_of_people(sum(queue["held"] for queue in queues), len(asking)),
     ]
@@ -83,7 +95,7 @@ def status_view(store: Store, window_s: float = HOUR_S) -> dict[str, Any]:
         "errors": [error_view(each) for each in errors[:ERRORS_SHOWN]],
         "window_s": window_s,
         "lost": lost.total,
-        "changes": _changes(store, workers, since),
+        "changes": _changes(changes, workers, now.wall - window_s),
     }
 
 
@@ -108,8 +120,8 @@ def _of_the_store(store: Store) -> Iterator[Trouble]:
         yield Trouble("lost", evidence, "holdfast doctor")
 
 
-def _of_leases(store: Store, now: Moment) -> Iterator[Trouble]:
-    overdue = store.overdue(OVERDUE_S, _SAMPLE)
+def _of_leases(store: Store) -> Iterator[Trouble]:
+    overdue, now = together(lambda: store.overdue(OVERDUE_S, _SAMPLE), store.now)
     if overdue:
         longest = max(now.lease - job.lease_until for job in overdue if job.lease_until is not None)
         number = counted(len(overdue), "lease") if len(overdue) < _SAMPLE else f"{_SAMPLE} or more leases"
@@ -168,8 +180,9 @@ def _drains(queue: dict[str, Any]) -> str:
     return "does not drain" if queue["lasts_s"] is None else "grows: more come than end"
 
 
-def _of_schedules(store: Store, now: Moment) -> Iterator[Trouble]:
-    for schedule in store.schedules():
+def _of_schedules(store: Store) -> Iterator[Trouble]:
+    schedules, now = together(store.schedules, store.now)
+    for schedule in schedules:
         if (late := late_now(schedule, now.wall)) is not None:
             who = "" if schedule.kept or is_declared(schedule, now.wall) else ", and no program declares it"
             missed = counted(late.instants, "instant")
@@ -177,12 +190,14 @@ def _of_schedules(store: Store, now: Moment) -> Iterator[Trouble]:
             yield Trouble("late", text, f"holdfast schedules show {quote(schedule.key)}")
 
 
-def _of_errors(store: Store, now: float) -> Iterator[Trouble]:
+def _of_errors(store: Store) -> Iterator[Trouble]:
     """Find tasks of which most attempts fail. Their jobs are retried, and may die only much later."""
-    failed, since = Counter[str](), now - FAILED_S
-    for group in store.errors(since):
+    failed, now = Counter[str](), store.now().wall
+    since = now - FAILED_S
+    errors, recent = together(lambda: store.errors(since), lambda: store.figures.flow(since))
+    for group in errors:
         failed[group.task] += group.attempts
-    succeeded = successes(store.figures.flow(since), failed, since, now)
+    succeeded = successes(recent, failed, since, now)
     for task, attempts in failed.most_common():
         number = attempts + succeeded[task]
         if attempts >= FAILED_LEAST and attempts > FAILED_MAX * number:
@@ -221,13 +236,12 @@ def _of_people(held: int, asking: int) -> Iterator[Trouble]:
         yield Trouble("waiting", f"{number} a person", "holdfast held list")
 
 
-def _changes(store: Store, workers: Sequence[Worker], since: float) -> list[dict[str, Any]]:
+def _changes(events: Sequence[Event], workers: Sequence[Worker], since: float) -> list[dict[str, Any]]:
     """Return what changed lately, oldest first: acts of people, and releases that were not there before."""
-    kinds = ("paused", "resumed", "limited", "ordered", "revived", "resolved", "cancelled", "moved")
     found: list[tuple[float, str]] = []
     acts = Counter[tuple[str, str]]()
     last: dict[tuple[str, str], float] = {}
-    for event in store.journal(kinds=kinds, since=since, limit=CHANGES_MAX):
+    for event in events:
         who = event.actor or "a program"
         if event.job_id:
             if event.actor is not None:
@@ -247,4 +261,5 @@ def _changes(store: Store, workers: Sequence[Worker], since: float) -> list[dict
     return [{"at": iso(at), "text": text} for at, text in sorted(found)]
 
 
+_CHANGES = ("paused", "resumed", "limited", "ordered", "revived", "resolved", "cancelled", "moved")
 _ACTS = {"drain": "asked to drain", "stop": "asked to stop", "resume": "resumed", "limited": "set the limits of"}

@@ -308,10 +308,14 @@ def awaits_view(job: Job) -> dict[str, Any] | None:
     }
 
 
-def with_asking(store: Store, held: Sequence[Job], where: Filter) -> list[Job]:
-    """Return these jobs and the workflows that ask a person something, newest first, at most `where.limit`."""
-    asking = store.find(replace(where, states=(State.WAITING,), asking=True))
-    return sorted([*held, *asking], key=lambda job: (job.created_at, job.id), reverse=True)[: where.limit]
+def asking(store: Store, where: Filter) -> list[Job]:
+    """Return the workflows that ask a person something."""
+    return store.find(replace(where, states=(State.WAITING,), asking=True))
+
+
+def newest(jobs: Sequence[Job], limit: int) -> list[Job]:
+    """Return these jobs, newest first, at most `limit`."""
+    return sorted(jobs, key=lambda job: (job.created_at, job.id), reverse=True)[:limit]
 
 
 def asked(job: Job, since: float) -> dict[str, Any]:

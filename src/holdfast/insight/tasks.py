@@ -9,13 +9,14 @@ from holdfast.core.durations import iso
 from holdfast.core.published import PublishedTask
 from holdfast.core.records import Worker
 from holdfast.stores.protocol import Store
+from holdfast.stores.rounds import together
 
 
 def task_views(store: Store, names: Sequence[str] | None = None) -> list[dict[str, Any]]:
     """Show every task that workers have published, or those with these names, by name."""
-    wall = store.now().wall
-    claiming = [worker for worker in store.workers() if worker.claims(wall)]
-    return [task_view(task, claiming) for task in store.published(names)]
+    now, workers, published = together(store.now, store.workers, lambda: store.published(names))
+    claiming = [worker for worker in workers if worker.claims(now.wall)]
+    return [task_view(task, claiming) for task in published]
 
 
 def task_view(task: PublishedTask, claiming: Sequence[Worker]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ UNEVEN = 10.0  # the longest run is this many times the usual one
 LONG_RUN_S = 60.0
 CRASHES_MAX = 0.01  # a larger share of jobs that lost a worker is not chance,
 CRASHED_LEAST = 4  # unless they are fewer than this
-_PAGE = 200
+_PAGE = 1000
 _NICE = (5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 86_400)
 
 

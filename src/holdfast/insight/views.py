@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -29,6 +30,7 @@ from holdfast.insight.health import Health, ending_view, endings, health, is_lat
 from holdfast.insight.steps import step_view, steps_of, with_failures
 from holdfast.reaper import Report, Zombie
 from holdfast.stores.protocol import Store
+from holdfast.stores.rounds import together
 
 SHOWN_STATES = (*(state.value for state in State), "scheduled", "retrying")
 _PARTS = frozenset({"scheduled", "retrying"})  # of those that are ready
@@ -81,7 +83,9 @@ def key_scope(job: Job) -> str | None:
 
 def job_story(store: Store, job: Job) -> dict[str, Any]:
     """Show a job with its whole history, as `jobs show` does."""
-    names, events, state = worker_names(store), store.journal(job.id), health_of(store, job)
+    names, events, state = together(
+        lambda: worker_names(store), lambda: store.journal(job.id), lambda: health_of(store, job)
+    )
     return {
         **job_view(job, store.now(), names),
         "health": None if state is None else {"word": state.word, "sentence": state.sentence},
@@ -186,8 +190,8 @@ def _page(store: Store, where: Filter) -> tuple[list[Job], int]:
 
 def _page_after(store: Store, where: Filter, page: list[Job]) -> tuple[list[Job], int]:
     for job in reversed(page):  # what stood behind the first that is still there was deleted
-        found, limit = _page(store, replace(where, before=job.id))
-        if found or store.get(job.id) is not None:
+        (found, limit), row = together(partial(_page, store, replace(where, before=job.id)), partial(store.get, job.id))
+        if found or row is not None:
             return found, limit
     raise StoreError("the jobs were deleted faster than they could be read; try again when that is over")
 
@@ -198,15 +202,19 @@ def near_tasks(store: Store, task: str, shown_states: Sequence[str] = ()) -> lis
     Known are those of the newest jobs, of the newest in these states, and of some that are due: enough for a guess,
     and never a walk over all jobs.
     """
-    known = sampled_tasks(store, shown_states)
-    known |= store.unserved(list(store.counts()), ()).keys()
+    known, due = together(lambda: sampled_tasks(store, shown_states), lambda: store.unserved(list(store.counts()), ()))
+    known |= due.keys()
     return [] if task in known else near(task, known)
 
 
 def sampled_tasks(store: Store, shown_states: Sequence[str] = ()) -> set[str]:
     """Return the tasks of the newest jobs, and of the newest in these states."""
     states = tuple(State(word) for word in shown_states if word in set(State))
-    return {job.task for where in {(), states} for job in store.find(Filter(states=where, limit=_SAMPLE))}
+    newest, of_states = together(
+        lambda: store.find(Filter(limit=_SAMPLE)),
+        lambda: store.find(Filter(states=states, limit=_SAMPLE)) if states else [],
+    )
+    return {job.task for job in (*newest, *of_states)}
 
 
 def lease_end(job: Job, now: Moment) -> float | None:
@@ -218,12 +226,16 @@ def health_of(store: Store, job: Job, workers: Sequence[Worker] | None = None) -
     """Say what is the matter with a running job, with what the store knows of its worker and of its task."""
     if job.state is not State.RUNNING:
         return None
-    workers = store.workers(gone=True) if workers is None else workers
-    holder = next((worker for worker in workers if worker.id == job.worker), None)
-    now, vanished = store.now(), vanished_ids(store)
-    reaped = any(worker_state(worker, now, vanished) == "alive" for worker in workers)
+    known, now, vanished, as_usual = together(
+        lambda: store.workers(gone=True) if workers is None else workers,
+        store.now,
+        lambda: vanished_ids(store),
+        lambda: usual(store, job.task),
+    )
+    holder = next((worker for worker in known if worker.id == job.worker), None)
+    reaped = any(worker_state(worker, now, vanished) == "alive" for worker in known)
     locked = is_late(job, now) and bool(locked_rows(store, [job]))
-    return health(job, holder, now, usual(store, job.task), vanished=vanished, reaped=reaped, locked=locked)
+    return health(job, holder, now, as_usual, vanished=vanished, reaped=reaped, locked=locked)
 
 
 def locked_rows(store: Store, jobs: Sequence[Job] | None = None) -> list[Job]:
@@ -278,7 +290,7 @@ def zombie_view(zombie: Zombie, now: Moment) -> dict[str, Any]:
 
 def worker_views(store: Store, *, gone: bool = False) -> list[dict[str, Any]]:
     """Show the workers, oldest first; with `gone` also those that stopped or died."""
-    found, vanished, now = store.workers(gone=gone), vanished_ids(store), store.now()
+    found, vanished, now = together(lambda: store.workers(gone=gone), lambda: vanished_ids(store), store.now)
     return [worker_view(worker, now, vanished) for worker in found]
 
 
@@ -330,19 +342,28 @@ def queue_views(store: Store, *, exact: bool = False, window_s: float = FLOW_S) 
     In a long backlog only the jobs that became due first are looked at. With `exact` all of them are, which takes long.
     The rates are those of the last `window_s` seconds.
     """
-    counts, due_waits, now = store.counts(), store.due_waits(), store.now()
-    living = [worker for worker in store.workers() if worker.claims(now.wall)]
+    counts, due_waits, now, workers, queues, backlog, speed = together(
+        store.counts,
+        store.due_waits,
+        store.now,
+        store.workers,
+        store.queues,
+        store.figures.backlog,
+        lambda: _speed(store, store.now().wall, window_s),
+    )
+    living = [worker for worker in workers if worker.claims(now.wall)]
     served = {queue for worker in living for queue in worker.queues}
-    set_for = {queue.name: queue for queue in store.queues()}
-    backlog, speed = store.figures.backlog(), _speed(store, now.wall, window_s)
+    set_for: dict[str, Queue] = {queue.name: queue for queue in queues}
     shown = {name for name, each in set_for.items() if each.limits.any or each.is_paused(now.wall)}
     paused_by = pauses(store) if any(each.is_paused(now.wall) for each in set_for.values()) else {}
     views = []
-    for name in sorted({*counts, *served, *shown, *speed}):
+    names = sorted({*counts, *served, *shown, *speed})
+    is_paused = {name: name in set_for and set_for[name].is_paused(now.wall) for name in names}
+    looks = together(*(partial(_due, store, it, backlog.get(it), is_paused[it], living, exact) for it in names))
+    for name, found in zip(names, looks, strict=True):
         jobs, queue = counts.get(name, {}), set_for.get(name) or Queue(name=name)
         waits = [each for each in due_waits if each.queue == name]
-        paused = queue.is_paused(now.wall)
-        due = _due(store, name, backlog.get(name), paused, living, exact)
+        due, paused = found, is_paused[name]
         due = _with_waits(due, waits, paused, living) if waits else due
         views.append(
             {

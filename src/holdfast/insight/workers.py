@@ -10,6 +10,7 @@ from holdfast.core.orders import parent_name
 from holdfast.core.records import EndedAttempt, Filter, Recent
 from holdfast.insight.views import job_view, worker_view
 from holdfast.stores.protocol import Store
+from holdfast.stores.rounds import together
 
 _RUNNING_MAX = 1000
 
@@ -22,9 +23,12 @@ def worker_reports(store: Store, name: str) -> list[dict[str, Any]]:
     named = [each for each in store.workers(gone=True) if name in (each.name, parent_name(each.name))]
     living = [each for each in named if each.gone_at is None]
     shown = living or sorted(named, key=lambda each: each.gone_at or 0.0)[-1:]
-    said, now = store.recent([each.id for each in shown]), store.now()
-    holding = any(each.running for each in shown)
-    running = store.find(Filter(states=(State.RUNNING,), limit=_RUNNING_MAX)) if holding else []
+    where = Filter(states=(State.RUNNING,), limit=_RUNNING_MAX)
+    said, now, running = together(
+        lambda: store.recent([each.id for each in shown]),
+        store.now,
+        lambda: store.find(where) if any(each.running for each in shown) else [],
+    )
     return [
         worker_view(each, now)
         | {

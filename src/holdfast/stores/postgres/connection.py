@@ -20,7 +20,7 @@ import os
 import re
 import threading
 import weakref
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
@@ -49,6 +49,7 @@ from holdfast.errors import (
     StoreUnsupported,
 )
 from holdfast.interrupts import shielded
+from holdfast.stores import rounds
 from holdfast.stores.sql import load_queries
 from holdfast.stores.urls import shown_url
 
@@ -314,7 +315,23 @@ class Connections:
 
     def one(self, query: str, values: dict[str, Any] | None = None, limits: Limits | None = None) -> Any:
         """Run a statement and return its only row."""
+        if limits is None:
+            is_there, row = rounds.row_of(self.twin if self._hot and self.twin else self, query, values)
+            if is_there:
+                return row
         return self.run(lambda db: db.execute(self[query], values, prepare=self._hot).fetchone(), limits)
+
+    def rows(self, asked: Sequence[tuple[str, Mapping[str, Any] | None]]) -> list[Any]:
+        """Run statements that only read, in one round trip, and return the only row of each."""
+
+        def ask(db: Cursor) -> list[Any]:
+            if cast(Session, db.connection).pooled:  # not every pooler passes on several statements at once
+                return [db.execute(self[query], values).fetchone() for query, values in asked]
+            with db.connection.pipeline():
+                cursors = [db.connection.execute(self[query], values, prepare=False) for query, values in asked]
+            return [cursor.fetchone() for cursor in cursors]
+
+        return self.run(ask)
 
     @staticmethod
     def row(cursor: Cursor) -> Any:

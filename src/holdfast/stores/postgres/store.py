@@ -91,6 +91,7 @@ from holdfast.stores.postgres.transaction import PostgresTransaction, Sessions
 from holdfast.stores.postgres.turns import Turns, earliest_of_all
 from holdfast.stores.postgres.wakeup_sender import LOOK_AGAIN_S, WORTH_COUNTING, WakeupSender
 from holdfast.stores.protocol import Added, Fired, Reply, Schema, duty_lost, schema_too_new
+from holdfast.stores.rounds import once
 from holdfast.stores.sql import Pages, advance, load_migrations, migrate_by, tables_of
 from holdfast.stores.wakeups import Wakeups
 
@@ -152,6 +153,9 @@ class PostgresStore:
         return self._hot.made
 
     def now(self) -> Moment:
+        return once(id(self), self._now)
+
+    def _now(self) -> Moment:
         if self._fake is not None:
             return Moment(self._fake.wall(), self._fake.lease())
         local = self._clock.lease()
