@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from holdfast import insight
 from holdfast.app import App
 from holdfast.core.published import PublishedTask
 from holdfast.server import call as reading
 from holdfast.server import connection, events
 from holdfast.testing import FakeClock
-from tests.factory import add, make_job
+from tests.factory import add, enrol, make_job
 from tests.served import Served
 from tests.server.client import Client, add_token, code
 
@@ -165,6 +167,32 @@ def test_a_stream_resumes_over_many_pages_in_their_order(
         ends = events._pages_since(client.server, since)
         found = [each[0] for end in ends for each in events._page_since(client.server, since, end)]
         assert found == [number for number in numbers if number > since]
+
+
+def test_slow_reads_of_people_delay_no_worker(app: App, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = threading.Event()
+
+    def slow(store: object) -> list[Any]:
+        assert answer.wait(30)
+        return []
+
+    monkeypatch.setattr(insight, "queue_views", slow)
+    reads = [client.submit(client.http.get("/v1/queues")) for _ in range(20)]
+    try:
+        worker = client.post("/v1/workers", {"name": "w"}).json()["id"]
+        assert client.post("/v1/beat", {"worker": worker}).status_code == 200
+        assert client.post("/v1/jobs", {"task": "t", "on_crash": "retry"}).status_code == 201
+        assert not any(read.done() for read in reads)
+    finally:
+        answer.set()
+    assert [read.result(30).status_code for read in reads] == [200] * 20
+
+
+def test_an_operator_of_one_queue_declares_no_worker_dead_that_serves_others(app: App, client: Client) -> None:
+    secret = add_token(app, "ann", "operator", ("mail",))
+    both, one = enrol(app.store, queues=["mail", "money"]), enrol(app.store, queues=["mail"])
+    assert code(client.post(f"/v1/workers/{both}/gone", token=secret), 404) == "not_found"
+    assert client.post(f"/v1/workers/{one}/gone", token=secret).status_code == 200
 
 
 # ------------------------------------------------------------------------- through the verbs of the store

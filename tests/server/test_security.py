@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from holdfast.app import App
-from holdfast.core.access import User
+from holdfast.core.access import User, session_of
 from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.server import ServerOptions
 from holdfast.server.options import is_loopback, networks
+from holdfast.server.problems import Problem
+from holdfast.server.security import Failures
 from holdfast.testing import FakeClock
 from tests.server.client import PEER, Client, add_token, code
 
@@ -174,6 +176,17 @@ def test_a_cookie_stands_for_its_token_until_that_is_revoked_or_twelve_hours_are
     client.http.cookies.clear()
 
 
+def test_a_reader_of_the_store_cannot_make_a_cookie(app: App, serve: Serve, clock: FakeClock) -> None:
+    client, secret = serve(peer=PEER), add_token(app, "ann")
+    [token] = app.store.tokens.all()
+    forged = session_of(token, "what the store has of it: " + token.sha256, clock.wall())
+    made = session_of(token, secret, clock.wall())
+    for cookie, status in ((forged, 401), (made, 200)):
+        assert client.get("/v1/me", headers={"cookie": f"holdfast_session={cookie}"}).status_code == status
+    assert secret not in made
+    assert secret.encode().hex() not in made
+
+
 def test_a_login_in_clear_from_another_machine_is_refused(app: App, serve: Serve) -> None:
     secret = add_token(app, "ann")
     assert code(serve(peer=PEER).post("/v1/login", {"token": secret}), 403) == "forbidden"
@@ -193,6 +206,21 @@ def test_failed_logins_are_slowed_down_per_address(app: App, serve: Serve, clock
     assert other.post("/v1/login", {"token": secret}).status_code == 200
     clock.advance(61)
     assert client.post("/v1/login", {"token": secret}).status_code == 200
+
+
+def test_one_network_of_ipv6_is_one_client(app: App, clock: FakeClock) -> None:
+    failures = Failures(clock)
+    for number in range(5):
+        failures.note(f"2001:db8:1:2::{number}")
+    failures.check("2001:db8:1:3::1")
+    failures.check("192.0.2.1")
+    with pytest.raises(Problem, match="too many logins"):
+        failures.check("2001:db8:1:2:9::7")
+    for _ in range(5):
+        failures.note("::ffff:192.0.2.9")
+    failures.check("192.0.2.1")
+    with pytest.raises(Problem, match="too many logins"):
+        failures.check("192.0.2.9")
 
 
 def test_headers_of_a_proxy_count_only_if_it_is_trusted(app: App, serve: Serve) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Collection, Iterable
 from typing import Literal, get_args
 
@@ -23,6 +24,7 @@ ADMINS: frozenset[Role] = frozenset({"admin"})
 TOKEN_PREFIX = "hf_"  # noqa: S105  # so that scanners for leaked secrets can know one
 SESSION_S = 12 * 3600.0
 LEEWAY_S = 60.0  # clocks of two servers may differ
+_HEX = re.compile(r"([0-9a-f]{2}){1,500}")
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,26 +73,45 @@ def token_for(secret: str, tokens: Iterable[Token], now: float) -> Token | None:
     return found
 
 
-def session_of(token: Token, now: float) -> str:
-    """Return the text of a login cookie: it is worthless once the token is revoked or replaced."""
+def session_of(token: Token, secret: str, now: float) -> str:
+    """Return the text of a login cookie: it is worthless once the token is revoked or replaced.
+
+    It holds the secret, sealed with a key from its digest. So neither a reader of the store can make a cookie, nor a
+    thief of one learn the secret or make it last longer.
+    """
     issued = str(int(now))
-    return f"{issued}.{_signature(token, issued)}.{token.name}"
+    sealed = _sealed(token, issued, secret.encode()).hex()
+    return f"{issued}.{sealed}.{_signature(token, issued, sealed)}.{token.name}"
 
 
 def token_of_session(cookie: str, tokens: Iterable[Token], now: float) -> Token | None:
     """Return the valid token behind a login cookie that is not too old."""
     issued, _, rest = cookie.partition(".")
+    sealed, _, rest = rest.partition(".")
     signature, _, name = rest.partition(".")
-    if not (issued.isascii() and issued.isdigit() and len(issued) <= 12):
+    if not (issued.isascii() and issued.isdigit() and len(issued) <= 12 and _HEX.fullmatch(sealed)):
         return None
     found = None
     for token in tokens:
-        is_right = hmac.compare_digest(_signature(token, issued).encode(), signature.encode())
+        is_right = hmac.compare_digest(_signature(token, issued, sealed).encode(), signature.encode())
         if is_right and token.name == name and token.is_valid(now):
-            found = token
+            secret = _sealed(token, issued, bytes.fromhex(sealed))
+            if hmac.compare_digest(hashlib.sha256(secret).hexdigest(), token.sha256):
+                found = token
     return found if -LEEWAY_S <= now - int(issued) < SESSION_S else None
 
 
-def _signature(token: Token, issued: str) -> str:
-    key = hashlib.sha256(f"holdfast session {token.sha256}".encode()).digest()
-    return hmac.new(key, f"{token.name}\n{token.role}\n{issued}".encode(), hashlib.sha256).hexdigest()
+def _signature(token: Token, issued: str, sealed: str) -> str:
+    text = f"{token.name}\n{token.role}\n{issued}\n{sealed}"
+    return hmac.new(_key(token, "signs"), text.encode(), hashlib.sha256).hexdigest()
+
+
+def _sealed(token: Token, issued: str, text: bytes) -> bytes:
+    """Seal the secret, or open it again. One key and instant seal only this one text, so the stream may come again."""
+    blocks = -(-len(text) // 32)
+    stream = b"".join(hmac.digest(_key(token, "seals"), f"{issued} {n}".encode(), "sha256") for n in range(blocks))
+    return bytes(a ^ b for a, b in zip(text, stream, strict=False))
+
+
+def _key(token: Token, what: str) -> bytes:
+    return hashlib.sha256(f"holdfast session {what} {token.sha256}".encode()).digest()

@@ -76,6 +76,7 @@ class Server:
         self._find_user = user
         self._runs_services = services
         self._pool: ThreadPool | None = None
+        self._people: ThreadPool | None = None  # so that slow reads of people never delay a beat
         self._gate: Gate | None = None
         self._services: Services | None = None
         self._opening = asyncio.Lock()
@@ -95,6 +96,7 @@ class Server:
         async with self._opening:
             if self._gate is None:
                 self._pool = ThreadPool(self.options.threads, self.options.waiting_max)
+                self._people = ThreadPool(max(1, self.options.threads // 2), self.options.waiting_max)
                 store = await self._pool.run(lambda: self.app.store)
                 check_own_store(store)
                 if self._runs_services:
@@ -110,16 +112,17 @@ class Server:
         """End streams and long polls, and stop the threads. The app stays open."""
         self.stop_streams()
         async with self._opening:
-            pool, services, polls = self._pool, self._services, self._polls
-            self._pool = self._gate = self._services = self._polls = None
+            pools, services, polls = (self._pool, self._people), self._services, self._polls
+            self._pool = self._people = self._gate = self._services = self._polls = None
             await self.feed.stop()
             await self.liveness.stop()
             if polls is not None:
                 await asyncio.to_thread(polls.stop)
             if services is not None:
                 await asyncio.to_thread(services.stop)
-            if pool is not None:
-                pool.close()
+            for pool in pools:
+                if pool is not None:
+                    pool.close()
 
     def stop_streams(self) -> None:
         """End every stream and long poll: a server that waits for them would never stop."""
@@ -287,7 +290,8 @@ class Server:
 
     async def _handled(self, call: Call) -> Answer | Stream:
         handler = call.route.handler
-        done = await handler(call) if inspect.iscoroutinefunction(handler) else await self.pool.run(handler, call)
+        pool = self._people if call.route.is_for_people and self._people is not None else self.pool
+        done = await handler(call) if inspect.iscoroutinefunction(handler) else await pool.run(handler, call)
         answer = done if isinstance(done, Answer | Stream) else Answer(done)
         wanted = {getattr(each, "integers", None) for each in (call.query, call.body)}
         if isinstance(answer, Answer) and "string" in wanted:

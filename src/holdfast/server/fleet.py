@@ -212,7 +212,7 @@ def gone(call: Call) -> dict[str, Any]:
     """Declare a worker dead that its people know to be dead. Its jobs are recovered; a living one enrols again."""
     worker_id = call.path["id"]
     known = [worker for worker in call.store.workers() if worker.id == worker_id]
-    if not known or not _serves(call, known[0].queues):
+    if not known or not all(map(call.user.sees, known[0].queues)):
         raise NotFound(f"there is no living worker {worker_id!r}")
     how = WorkerExit("exit")
     retired = call.store.retire(worker_id, f"{call.user.name} said that it is dead", how=how)
@@ -355,7 +355,7 @@ def queues_of(call: Call, job_ids: set[str]) -> dict[str, str]:
 
 
 def stats(call: Call) -> dict[str, Any]:
-    """Count what waits and runs, by queue: `queues.NAME.due` is what autoscalers ask for."""
+    """Count what waits and runs, by queue: `queues.NAME.ready` and `queues.NAME.oldest_due_s` are for autoscalers."""
     shown = [view for view in insight.queue_views(call.store) if call.user.sees(view["queue"])]
     slots = sum(view["slots"] for view in insight.worker_views(call.store) if _serves(call, view["queues"]))
     return {

@@ -21,7 +21,8 @@ class ServerOptions:
 
     allowed_hosts: names that requests may use, besides addresses and localhost; None: any, because another program
     checks them. open_metrics: `/metrics` needs no token. insecure: tokens may come over plain HTTP. threads: how many
-    calls of the store run at once. waiting_max: how many more may wait; the server refuses others.
+    calls of the store run at once for programs, and half as many for people. waiting_max: how many more may wait; the
+    server refuses others.
     """
 
     prefix: str = ""

@@ -77,6 +77,11 @@ class Route:
         return self.method in SAFE
 
     @property
+    def is_for_people(self) -> bool:
+        """Say whether no worker and no producer uses it: nothing that must be in time waits for it."""
+        return self.roles is not OPEN and not self.roles & {"worker", "producer"}
+
+    @property
     def operation(self) -> str:
         """Return its name in the OpenAPI document."""
         words = re.sub(r"[^A-Za-z0-9]+", "_", self.path.removeprefix("/v1")).strip("_")

@@ -126,6 +126,7 @@ class Failures:
 
     def check(self, address: str) -> None:
         """Raise `rate_limited` if this address must wait."""
+        address = _household(address)
         with self._lock:
             until, _ = self._until.get(address, (0.0, 0.0))
             left_s = until - self._clock.lease()
@@ -138,7 +139,7 @@ class Failures:
 
     def note(self, address: str) -> None:
         """Count a failure."""
-        now = self._clock.lease()
+        address, now = _household(address), self._clock.lease()
         with self._lock:
             self.count += 1
             tries = self._of.setdefault(address, deque(maxlen=FAILURES_MAX))
@@ -151,6 +152,17 @@ class Failures:
             if len(self._of) > ADDRESSES_MAX:
                 oldest, _ = self._of.popitem(last=False)
                 self._until.pop(oldest, None)
+
+
+def _household(address: str) -> str:
+    """Return what one client has of addresses: of IPv6 it has a whole network."""
+    try:
+        known = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if known.version == 4 or known.ipv4_mapped is not None:
+        return str(getattr(known, "ipv4_mapped", None) or known)
+    return str(ipaddress.ip_network((known, 64), strict=False))
 
 
 class Tokens:
@@ -295,7 +307,7 @@ class Gate:
         """Return the user and the cookie of a session. Raises as `user` does."""
         self.failures.check(origin.client)
         user, token = self._by_secret(secret, origin.client, self._clock.wall())
-        return user, cookie_of(session_of(token, self._clock.wall()), origin.is_https, path, int(SESSION_S))
+        return user, cookie_of(session_of(token, secret, self._clock.wall()), origin.is_https, path, int(SESSION_S))
 
 
 def cookie_of(value: str, is_https: bool, path: str, age_s: int) -> str:
