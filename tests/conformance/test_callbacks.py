@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.core import acts
 from holdfast.core.callbacks import Callback, with_callbacks
+from holdfast.core.labels import meta_of
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job
 from holdfast.core.verdict import Cancelled, Failed, Lost, Outcome, Snoozed, Succeeded
@@ -46,6 +47,18 @@ def test_a_done_job_stores_its_on_done_task(store: Store, clock: FakeClock) -> N
     )  # fmt: skip
     [claimed] = claim(store, queues=["alerts"], tasks=["cheer"])
     assert claimed.id == after.id
+
+
+def test_a_callback_inherits_the_metadata_of_the_job(store: Store) -> None:
+    own = with_callbacks(None, Callback(msgspec.structs.replace(NOTIFY, meta='{"team":"b"}'), ()), Callback(NOTIFY, ()))
+    many = {f"n{number:02}": "1" for number in range(20)}
+    settle(store, start(store, callbacks=own, meta='{"team":"a","tenant":"acme"}'), Succeeded())
+    settle(store, start(store, callbacks=own, meta='{"tenant":"acme"}', attempts_max=1), BOOM)
+    settle(store, start(store, callbacks=own, meta=json.dumps(many)), Succeeded())
+    found = [meta_of(job.meta) for job in callbacks(store)]
+    assert {"team": "b", "tenant": "acme"} in found
+    assert {"tenant": "acme"} in found
+    assert any(len(meta) == 20 and meta["team"] == "b" for meta in found)
 
 
 def test_a_dead_job_stores_its_on_dead_task_with_the_error(store: Store) -> None:

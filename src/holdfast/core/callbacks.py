@@ -14,6 +14,7 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.core.labels import inherited
 from holdfast.core.machine import State
 from holdfast.core.payload import JSON
 from holdfast.core.records import Job, NewJob
@@ -77,7 +78,8 @@ def callback(job: Job, state: State, error_kind: str | None, error: str | None) 
     said: dict[str, str | None] = {"job_id": job.id, "state": state.value}
     said |= {"error_kind": error_kind, "error": cut(error)} if kind == "dead" else NO_ERROR
     payload = JSON.encode({name: said[name] for name in declared.takes})
-    return msgspec.structs.replace(declared.job, id=derived_id(job.id, kind, job.fence), payload=payload)
+    meta = inherited(job.meta, declared.job.meta)
+    return msgspec.structs.replace(declared.job, id=derived_id(job.id, kind, job.fence), payload=payload, meta=meta)
 
 
 def callbacks_of(text: str) -> Callbacks:

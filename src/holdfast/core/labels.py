@@ -49,6 +49,17 @@ def merged(before: str | None, after: str | None) -> str | None:
     return _text(found) if found else None
 
 
+def inherited(parent: str | None, own: str | None) -> str | None:
+    """Return the metadata of a job that Holdfast stores when `parent` ends: its own, and what there is room for."""
+    if parent is None or parent == own:
+        return own
+    found = meta_of(own)
+    for name, value in meta_of(parent).items():
+        if len(found) < MANY_MAX:
+            found.setdefault(name, value)
+    return _text(found) if found else None
+
+
 def tags_of(text: str | None) -> list[str]:
     """Read tags from a row; none if another program has damaged them."""
     found = _read(text)
