@@ -533,7 +533,7 @@ class App:
 
     def _enqueue(self, draft: Draft[R]) -> Job[R]:
         """Store one job of a task of ours."""
-        if draft.connection is not None or self.enqueue_layers:
+        if draft.connection is not None or self.enqueue_layers or draft.new.awaits:
             return self.enqueue_many([draft])[0]
         [added] = self.store.add([draft.new])
         self._note_added(added.id)

@@ -11,12 +11,11 @@ compares and sets, so any number of programs may look at once, and the last job 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from holdfast.after_settle import AfterSettle
 from holdfast.clock import Clock
 from holdfast.core.batches import Batch, conclusion
-from holdfast.errors import HoldfastError, StoreError
 from holdfast.stores.protocol import Store
 from holdfast.stores.row_json import log_once
 
@@ -24,8 +23,6 @@ log = logging.getLogger("holdfast.batches")
 
 SWEEP_S = 1.0  # how often a reaper looks at batches that have not ended
 PAGE = 200  # batches of one look
-REST_S = 0.02  # between two looks of a worker: settlements that come close together share one,
-REST = 9  # and this many times as long as a look took: it takes a tenth of the time of a connection at the most
 
 
 def end_batches(store: Store, batches: Sequence[Batch]) -> int:
@@ -77,50 +74,11 @@ class BatchSweep:
         end_batches(self._store, page)
 
 
-class BatchEnder:
-    """Ends batches as soon as their last job is settled by this worker. The thread starts with the first batch."""
+class BatchEnder(AfterSettle):
+    """Ends batches as soon as their last job is settled by this worker."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
-        self._ids: set[str] = set()
-        self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+    name = "holdfast-batches"
+    what = "batches"
 
-    def note(self, ids: Iterable[str]) -> None:
-        """Look at these batches soon: jobs of them have ended."""
-        with self._lock:
-            self._ids.update(ids)
-            if self._thread is None and not self._closing.is_set():
-                self._thread = threading.Thread(target=self._serve, name="holdfast-batches", daemon=True)
-                self._thread.start()
-        self._wake.set()
-
-    def close(self, timeout_s: float) -> None:
-        """Look at what is noted, for the last time."""
-        self._closing.set()
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-
-    def _serve(self) -> None:
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            began = self._clock.lease()
-            self._look()
-            if self._closing.is_set() and not self._ids:
-                return
-            self._clock.wait(self._closing, max(REST_S, REST * (self._clock.lease() - began)))
-
-    def _look(self) -> None:
-        with self._lock:
-            ids, self._ids = self._ids, set()
-        try:
-            if ids:
-                end_batches(self._store, self._store.batches.get(sorted(ids)))
-        except HoldfastError as error:
-            level = logging.INFO if isinstance(error, StoreError) else logging.ERROR
-            log.log(level, "could not look at %d batches (%s); a reaper looks at them again", len(ids), error)
+    def look(self, ids: set[str]) -> None:
+        end_batches(self._store, self._store.batches.get(sorted(ids)))

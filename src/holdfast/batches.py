@@ -14,9 +14,11 @@ from holdfast.batch_ends import end_batches
 from holdfast.core.batches import FACTS, Then, checked_abandon_s, then_text
 from holdfast.core.batches import Batch as Row
 from holdfast.core.callbacks import derived_id
+from holdfast.core.dependencies import check_no_after
 from holdfast.core.durations import iso
 from holdfast.core.keys import check_no_key_rule
 from holdfast.core.payload import JSON
+from holdfast.dependents import looked_up
 from holdfast.enqueueing import ADD_AT_ONCE, ADD_CHARACTERS, check_draft, first_chunk
 from holdfast.errors import PayloadError, Refused, StoreError, UsageError
 from holdfast.ids import new_job_id
@@ -97,7 +99,7 @@ class Batch:
         try:
             while stored < len(left) and not self.existed:
                 chunk = first_chunk([draft.new for _, draft in left[stored : stored + self._at_once]])
-                added = self._app.store.batches.add(self.id, chunk)
+                added = self._app.store.batches.add(self.id, looked_up(self._app.store, chunk))
                 stored += len(chunk)
                 if added is None:
                     self._was_closed()
@@ -217,6 +219,7 @@ def then_of(app: App, target: object) -> Then:
         raise UsageError(f"then={target!r} must be a task of this app, its name, task.using(…) or task.job(…)")
     if app.codec is not JSON:
         raise UsageError("a batch needs an App without codec=: its last job is stored by programs without your code")
+    check_no_after(new.awaits, "the last job of a batch")
     new = msgspec.structs.replace(new, id="", key=None)
     given: dict[str, Any] = msgspec.json.decode(new.payload)
     free = {name: value for name, value in FACTS.items() if name not in given}

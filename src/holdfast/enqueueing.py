@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.records import NewJob
+from holdfast.dependents import looked_up
 from holdfast.errors import StoreError, UsageError
 from holdfast.stores.protocol import Added
 from holdfast.tasks import Draft
@@ -97,7 +98,7 @@ class EnqueueStream(Iterator[StreamProgress]):
         """Store what was taken. After an error it is still there: the next call stores it."""
         batch = self._batch
         try:
-            added = self._app.store.add(batch)
+            added = self._app.store.add(looked_up(self._app.store, batch))
         except StoreError as error:
             error.stored_count = self.total
             error.args = (
@@ -124,6 +125,7 @@ class EnqueueStream(Iterator[StreamProgress]):
 def store_many(app: App, jobs: Sequence[NewJob], connection: Any = None) -> list[Added]:
     """Store jobs in short transactions, and say how many are stored if one fails. With a connection of the caller, its
     commit stores them and wakes the workers."""
+    jobs = looked_up(app.store, jobs, joins=connection is not None)
     if connection is not None:
         return app.store.add(jobs, connection)
     stored: list[Added] = []

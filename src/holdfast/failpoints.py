@@ -31,6 +31,7 @@ POINTS = (
     "beat.before",
     "end_batch.before",
     "end_batch.after",
+    "dependents.before",
     "reap.retired",
     "reap.middle",
     "prune.before",

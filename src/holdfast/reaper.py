@@ -27,6 +27,7 @@ from holdfast.core.recovery import RENEW_S, SECOND_LOOK_S, WorkerDeath, overdue_
 from holdfast.core.settlement import Settlement, settlement
 from holdfast.core.verdict import Verdict, judge
 from holdfast.core.worker_exit import WorkerExit
+from holdfast.dependents import DependentSweep
 from holdfast.errors import HoldfastError, PolicyError, StoreError, StoreLocked, StoreTimeout, is_passing
 from holdfast.expiry import ExpirySweep
 from holdfast.failpoints import point
@@ -116,6 +117,7 @@ class Reaper:
         self._timeouts = 0  # one after the other
         self._batches = BatchSweep(store, clock)
         self._expiry = ExpirySweep(store, clock)
+        self._dependents = DependentSweep(store, clock)
         self._swept_at = float("-inf")  # when workers that are silent for long were last looked for
 
     def once(self, *, fix: bool = True, under: Duty | None = None) -> Report:
@@ -143,6 +145,7 @@ class Reaper:
         if fix:
             self._end_expired()
             self._end_batches()
+            self._start_dependents()
         if fix and self._clock.lease() - self._swept_at >= SILENT_LOOK_S:
             try:
                 self._retire_the_silent(under)
@@ -161,6 +164,12 @@ class Reaper:
             self._batches.once()
         except StoreError as error:  # what was recovered is still reported
             log.warning("could not look at batches (%s); trying again with the next pass", error)
+
+    def _start_dependents(self) -> None:
+        try:
+            self._dependents.once()
+        except StoreError as error:  # what was recovered is still reported
+            log.warning("could not look for jobs that run after others (%s); trying again with the next pass", error)
 
     def complete(self, *, fix: bool = True, within_s: float = float("inf")) -> Report:
         """Make a pass, and look again until nothing is in doubt, for at most `within_s` seconds.

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from msgspec.structs import replace
 
+from holdfast.core.dependencies import check_no_after
 from holdfast.core.keys import check_no_key_rule
 from holdfast.core.records import Firing, Schedule
 from holdfast.core.schedule import Missed, checked, checked_jitter, due, missed_by, next_instant, run_at
@@ -84,6 +85,7 @@ def schedule_of(
     if draft.connection is not None or draft.new.run_at is not None or draft.new.delay_s or draft.has_own_id:
         raise UsageError("id, connection, run_at and run_after have no meaning in a schedule; leave them out")
     check_no_key_rule(draft.new, "a schedule's job")
+    check_no_after(draft.new.awaits, "a schedule's job")
     missed, most = missed_by(options["missed"])
     name = check_name("the schedule's key", key if key is not None else draft.task.name)
     jitter_s, job = checked_jitter(options["jitter_s"]), replace(draft.new, id="")

@@ -31,21 +31,23 @@ import msgspec
 
 from holdfast.core.callbacks import FACTS, Callback, with_callbacks
 from holdfast.core.callbacks import Kind as CallbackKind
+from holdfast.core.dependencies import AfterFailed, check_no_after, things
 from holdfast.core.labels import merged, meta_text, tags_text
 from holdfast.core.limits import check_group
 from holdfast.core.payload import JSON, Signature, decode_value, encode_value
 from holdfast.core.policy import OnCrash, Policy, Retry
 from holdfast.core.published import PublishedTask, arguments_schema, parameters_of
 from holdfast.core.records import KeyRule, KeyScope, NewJob, OnTaken
+from holdfast.core.row_text import Awaited
 from holdfast.core.text import check_storable
 from holdfast.errors import PayloadError, PolicyError, UsageError
 from holdfast.ids import new_job_id
+from holdfast.jobs import Job
 from holdfast.log_fields import current_attempt
 
 if TYPE_CHECKING:
     from holdfast.app import App
     from holdfast.by_name import NamedTask
-    from holdfast.jobs import Job
     from holdfast.resources import Resources
     from holdfast.worker.context import Context
 
@@ -62,6 +64,7 @@ WALL_MAX = 253_402_300_799.0  # the last second of the year 9999: people can be 
 ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 _MAIN = ("__main__", "__mp_main__")
 
+After = Union[Job[Any], "Draft[Any]", str]  # a job that another one runs after
 CallbackTask = Union["Sender[..., Any]", str]  # a task, `task.using(…)`, or its name
 Key = str | Callable[..., str | None] | None
 Scope = KeyScope | float | timedelta
@@ -107,6 +110,8 @@ class EnqueueOptions(TypedDict, total=False):
     expires_s: float | timedelta | None
     tags: Sequence[str] | None
     meta: Mapping[str, str] | None
+    after: After | Sequence[After] | None
+    after_failed: AfterFailed | None
     priority: int | None
     queue: str | None
     id: str | None
@@ -140,6 +145,7 @@ class JobOptions:
     expires_s: float | None = None
     tags: str | None = None  # as `NewJob` has them, and so is the next one
     meta: str | None = None
+    awaits: tuple[Awaited, ...] = ()  # the jobs that they run after
 
     def __post_init__(self) -> None:
         check_name("queue", self.queue)
@@ -252,10 +258,12 @@ class Sender(Generic[P, R]):
             expires_s=options.expires_s,
             tags=options.tags,
             meta=merged(_inherited_meta(), options.meta),
+            awaits=options.awaits,
         )
 
     def _template(self) -> NewJob:
         """Return what its jobs have in common; without a key if a function makes it."""
+        check_no_after(self._options.awaits, f"task {self._task.name}: a job that Holdfast stores by itself")
         return self._new("{}", "", self._options.key if isinstance(self._options.key, str) else None)
 
     def using(
@@ -270,6 +278,8 @@ class Sender(Generic[P, R]):
         expires_s: float | timedelta | None = None,
         tags: Sequence[str] | None = None,
         meta: Mapping[str, str] | None = None,
+        after: After | Sequence[After] | None = None,
+        after_failed: AfterFailed | None = None,
         priority: int | None = None,
         queue: str | None = None,
         id: str | None = None,
@@ -292,21 +302,22 @@ class Sender(Generic[P, R]):
         when the key is taken: "keep" (the default) returns the job that has it, "replace" gives that job its arguments
         and its time, "cancel" cancels that job and stores the new one. wait_max: the longest time by which replacements
         put a job off. See docs/keys.md. expires_s: seconds from now after which a job that no worker has claimed is
-        cancelled. priority: larger is sooner. id: the caller's own, for repeating an enqueue whose answer was lost.
-        group: whose work it is, such as a tenant; groups of a queue take turns, see docs/limits.md. connection: the
-        caller's own, to the same store: of the driver (`sqlite3`, `psycopg`), of SQLAlchemy or of Django. The job is
-        stored by the transaction that is open on it, and rolled back with it; if none is open, one is begun. With one
-        that is awaited use `aenqueue`.
+        cancelled. after: the jobs to run after, once they have succeeded; handles, drafts or ids. after_failed: what
+        happens if one did not: "cancel" (the default), "hold" for a person, or "run"; see docs/dependencies.md.
+        priority: larger is sooner. id: the caller's own, for repeating an enqueue whose answer was lost. group: whose
+        work it is, such as a tenant; groups of a queue take turns, see docs/limits.md. connection: the caller's own, to
+        the same store: of the driver (`sqlite3`, `psycopg`), of SQLAlchemy or of Django. The job is stored by the
+        transaction that is open on it, and rolled back with it; if none is open, one is begun. With one that is awaited
+        use `aenqueue`.
         The rest is as in `app.task`.
         """
-        recovery = {"retry": retry, "crashes_max": crashes_max, "on_crash": on_crash}
-        times = {"lease_s": lease_s, "timeout_s": timeout_s, "stall_s": stall_s}
         if retry is not None and isinstance(retry, Retry) and retry.is_code:
             raise PolicyError(
                 f"task {self._task.name}: on, never and backoff are code, which a job's row cannot carry; "
                 "declare them on the task: @app.task(retry=Retry(…))"
             )
-        given = _given(**recovery, **times)
+        given = _given(retry=retry, crashes_max=crashes_max, on_crash=on_crash)
+        given |= _given(lease_s=lease_s, timeout_s=timeout_s, stall_s=stall_s)
         changes = _given(key=key, priority=priority, queue=queue, id=id, group=group, connection=connection)
         if given:
             changes["policy"] = self._task.check_policy(dataclasses.replace(self._options.policy, **given))
@@ -316,12 +327,12 @@ class Sender(Generic[P, R]):
             if key is None and self._options.key is None:
                 raise UsageError("key_scope, on_taken and wait_max are about a key; give one: key=…")
             changes["key_rule"] = key_rule(self._options.key_rule, key_scope, on_taken, wait_max)
-        if expires_s is not None:
-            changes["expires_s"] = check_expiry(expires_s)
+        changes |= _given(expires_s=None if expires_s is None else check_expiry(expires_s))
         if tags is not None:
             changes["tags"] = tags_text(tags)
         if meta is not None:
             changes["meta"] = meta_text(meta, self._options.meta)
+        changes |= _given(awaits=_awaits(after, after_failed))
         if run_after is not None or run_at is not None:
             changes["run_at"], changes["delay_s"] = _when(run_after, run_at)
         return Sender(self._task, dataclasses.replace(self._options, **changes))
@@ -566,6 +577,21 @@ def _scope(scope: object) -> KeyScope | float:
             raise UsageError(f'key_scope={scope!r} must be "queued", "live", "ever" or a number of seconds')
         return scope  # type: ignore[return-value]
     return _positive("key_scope", scope)
+
+
+def _awaits(after: object, after_failed: object) -> tuple[Awaited, ...] | None:
+    if after is None and after_failed is None:
+        return None
+    if after is None:
+        raise UsageError("after_failed is about the jobs of after=[…]; give them, too")
+    jobs = after if isinstance(after, Sequence) and not isinstance(after, str) else [after]
+    ids: list[str] = []
+    for job in jobs:
+        found = job.new.id if isinstance(job, Draft) else job.id if isinstance(job, Job) else job
+        if not isinstance(found, str) or not ID.fullmatch(found):
+            raise UsageError(f"after={job!r} must be a job, a draft or an id, or a list of them")
+        ids.append(found)
+    return things(ids, after_failed)
 
 
 def _inherited_meta() -> str | None:

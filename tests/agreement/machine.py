@@ -23,6 +23,7 @@ from holdfast.core import acts
 from holdfast.core.acts import Move
 from holdfast.core.batches import Batch, Then, then_text
 from holdfast.core.callbacks import Callback, with_callbacks
+from holdfast.core.dependencies import things
 from holdfast.core.limits import Limits, setting
 from holdfast.core.machine import ENDED, State
 from holdfast.core.policy import Policy, Retry
@@ -43,6 +44,7 @@ from holdfast.core.verdict import (
     judge,
 )
 from holdfast.core.worker_exit import WorkerExit
+from holdfast.dependents import start_dependents
 from holdfast.errors import HoldfastError, IllegalMove
 from holdfast.reaper import Reaper
 from holdfast.stores.memory import MemoryStore
@@ -267,6 +269,22 @@ class Stores(RuleBasedStateMachine):
             return store.move([Move(job.seen, acts.expire(job)) for job in found])
 
         self.agree(call)
+
+    @rule(pair=attempts, other=attempts, many=st.integers(1, 2), if_failed=st.sampled_from(["cancel", "hold", "run"]),
+          policy=policies, expires_s=st.sampled_from([None, 1.5]))  # fmt: skip
+    def add_after(
+        self, pair: Pair, other: Pair, many: int, if_failed: str, policy: Policy, expires_s: float | None
+    ) -> None:
+        """A job that runs after others, and one that runs after that."""
+        ids = [each.memory.id for each in (pair, other)[:many]]
+        first = self._new(policy, awaits=things(ids, if_failed), expires_s=expires_s)
+        self._add([first, self._new(policy, awaits=things([first.id]))])
+        self.agree(lambda store, _: store.dependents(ids))
+
+    @rule(page=st.integers(1, 3))
+    def start_those_after(self, page: int) -> None:
+        self.agree(lambda store, _: store.dependents(limit=page))
+        self.agree(lambda store, _: start_dependents(store, [each.id for each in store.dependents() if each.is_over]))
 
     @rule()
     def pass_of_the_real_reaper(self) -> None:

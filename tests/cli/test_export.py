@@ -36,6 +36,7 @@ RECORD = {
         "beat_data",
         "expires_at",
         "tags",
+        "after",
         "meta",
     ),
 }

@@ -28,7 +28,7 @@ JOB = {
     *("id", "task", "queue", "group", "batch", "state", "attempt", "fence", "failures", "crashes"),
     *("created_at", "run_at", "ended_at", "worker", "lease_until"),
     *("error", "fingerprint", "release", "stop_reason", "rollback_cause", "result", "progress"),
-    *("tags", "meta"),
+    *("tags", "meta", "after"),
 }
 EVENT = {"at", "kind", "fence", "worker", "actor", "detail"}
 SCAN = {"zombies_found", "zombies_recovered", "zombies_locked", "held", "dead", "rolled_back", "zombies"}

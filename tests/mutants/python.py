@@ -36,6 +36,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "worker/admission.py": ("tests/worker/test_admission.py",),
     "core/keys.py": ("tests/conformance/test_keys.py", "tests/api/test_keys.py"),
     "stores/keyed_jobs.py": ("tests/conformance/test_keys.py", "tests/api/test_keys.py"),
+    "core/dependencies.py": ("tests/conformance/test_dependents.py", "tests/api/test_dependencies.py"),
     "core/labels.py": ("tests/api/test_labels.py", "tests/conformance/test_labels.py"),
     "core/batches.py": ("tests/conformance/test_batches.py", "tests/api/test_batches.py", "tests/cli/test_batches.py"),
     "insight/health.py": ("tests/insight/test_health.py",),

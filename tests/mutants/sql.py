@@ -32,7 +32,7 @@ GUARDED = {
         *("declare", "schedule", "schedules", "fire", "fire_job", "pause_schedule", "forget_schedule"),
         *("publish", "published", "forget_task"),
         *("batch_add", "close_batch", "find_unended_batches", "end_batch", "batches_purged"),
-        *("key_live", "keys_purged", "expired"),
+        *("key_live", "keys_purged", "expired", "dependents", "add_awaiting"),
         *("record_owned", "record", "record_facts", "record_taken", "record_child", "steps", "steps_aside"),
         *(
             "signal_known",
@@ -65,7 +65,7 @@ GUARDED = {
         ),
         *("publish", "published", "forget_task"),
         *("batch_add", "close_batch", "find_unended_batches", "end_batch", "batches_purged"),
-        *("key_live", "keys_purged", "expired"),
+        *("key_live", "keys_purged", "expired", "dependents", "dependents_on", "add_awaiting"),
         *("record", "record_child", "record_seen", "locked", "steps", "signal", "signal_parents", "inbox"),
         *("wake_due", "due_waits", "fork_source", "fork", "move_lock", "move_steps", "move_aside", "move_give_back"),
         *("find_workflows", "wake", "standing", "migrate_running", "migrate_retire"),

@@ -198,6 +198,9 @@ def test_an_operator_of_one_queue_declares_no_worker_dead_that_serves_others(app
 # ------------------------------------------------------------------------- through the verbs of the store
 
 
+UNLESS = {"kind": "unless", "name": "cancel"}
+
+
 def stored(client: Client, token: str, **odd: Any) -> Any:
     """Send a job as a program of Holdfast would, with odd fields."""
     job = {"id": "j1", "task": "t", "payload": '{"a":[],"k":{}}', "queue": "mail", **odd}
@@ -212,7 +215,9 @@ def stored(client: Client, token: str, **odd: Any) -> Any:
         {"expires_s": -1.0}, {"payload": "\0"}, {"key": ""}, {"key": "k" * 5_000}, {"group": ""}, {"group": "g\n"},
         {"tags": "{"}, {"tags": "[1]"}, {"meta": "[]"}, {"meta": '{"a": 1}'}, {"callbacks": "{"},
         {"callbacks": '{"done":{"job":{"id":"","task":"\\u0000","payload":""},"takes":[]}}'},
-        {"key": "k", "key_rule": {"scope": -1.0}},
+        {"key": "k", "key_rule": {"scope": -1.0}}, {"awaits": [{"kind": "job", "name": "x"}]},
+        {"awaits": [{"kind": "after", "name": "a b"}, UNLESS]}, {"awaits": [{"kind": "after", "name": "x"}]},
+        {"awaits": [{"kind": "after", "name": "x"}, {"kind": "unless", "name": "explode"}]},
     ],
 )  # fmt: skip
 def test_a_row_that_no_app_would_store_is_refused(app: App, client: Client, odd: dict[str, Any]) -> None:
@@ -241,6 +246,21 @@ def test_a_key_reaches_no_job_of_another_queue(app: App, client: Client, on_take
     assert app.get(other.id).state == "ready"
     assert len(app.find()) == 1
     assert client.post("/v1/jobs", {**body, "key": "mine"}, token=secret).status_code == 201
+
+
+def test_a_job_runs_after_no_job_of_another_queue(app: App, client: Client) -> None:
+    secret = add_token(app, "p", "producer", ("mail",))
+    other, own = add(app.store, queue="money"), add(app.store, queue="mail")
+    body = {"task": "t", "on_crash": "retry", "queue": "mail", "after": [other.id]}
+    assert code(client.post("/v1/jobs", body, token=secret), 404) == "not_found"
+    assert code(client.post("/v1/jobs/bulk", {"jobs": [body]}, token=secret), 404) == "not_found"
+    awaits = [{"kind": "after", "name": other.id}, UNLESS]
+    assert code(stored(client, secret, awaits=awaits), 404) == "not_found"
+    assert len(app.find()) == 2
+    answer = client.post("/v1/jobs", {**body, "after": [own.id], "after_failed": "hold"}, token=secret)
+    assert (answer.status_code, answer.json()["state"], answer.json()["after"]) == (201, "waiting", [own.id])
+    assert stored(client, secret, awaits=[{"kind": "after", "name": own.id}, UNLESS]).status_code == 200
+    assert app.get("j1").state == "waiting"
 
 
 def test_a_callback_reaches_another_queue_only_if_the_task_declares_it(app: App, client: Client) -> None:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from holdfast.core import acts
 from holdfast.core.continuity import Doubt
+from holdfast.core.dependencies import things
 from holdfast.core.limits import Setting
 from holdfast.core.machine import State
 from holdfast.core.published import PublishedTask
@@ -101,6 +102,7 @@ A_FORK = make_job(id="fork", workflow=True)
 # For each verb, calls with arguments that do not change when they are repeated.
 WRITES: dict[str, Callable[[Scene], Call]] = {
     "add": lambda scene: lambda store: store.add([make_job(id="new", key="k-new"), make_job(id="newer", key="k0")]),
+    "add after another": lambda scene: lambda store: store.add([make_job(id="then", awaits=things(["job-0"]))]),
     "claim": lambda scene: lambda store: store.claim("w2", "second", QUEUES, TASKS, 2, ahead=1),
     "beat": lambda scene: lambda store: store.beat("w1", [Pulse(each.lease, True, 0.5) for each in scene.running], 9.0),
     "settle": lambda scene: settle_as(scene, Succeeded('"fine"')),
@@ -159,6 +161,7 @@ READS: dict[str, Callable[[Scene], Call]] = {
     "paused": lambda scene: lambda store: store.paused(),
     "unserved": lambda scene: lambda store: store.unserved(QUEUES, []),
     "expired": lambda scene: lambda store: store.expired(),
+    "dependents": lambda scene: lambda store: store.dependents(["job-0"]),
     "due_waits": lambda scene: lambda store: store.due_waits(),
     "due": lambda scene: lambda store: store.due(QUEUES, TASKS),
     "steps": lambda scene: lambda store: store.steps("flow"),
@@ -174,6 +177,7 @@ READS: dict[str, Callable[[Scene], Call]] = {
 # What a client is told when it repeats a call that was carried out, where that is another answer.
 SECOND = {
     "add": [Added("new", True), Added("job-0", True)],
+    "add after another": [Added("then", True)],
     "settle": [Reply.ALREADY, Reply.ALREADY],
     "settle a failure": [Reply.ALREADY, Reply.ALREADY],
     "settle as a reaper": [Reply.REFUSED, Reply.REFUSED],

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from holdfast import App, batch_ends, bulk, expiry, insight
+from holdfast import App, batch_ends, bulk, dependents, expiry, insight
 from holdfast.bulk import Acted
 from holdfast.cli.main import cli
 from holdfast.core import acts
@@ -724,7 +724,7 @@ def test_a_reaper_whose_pages_take_too_long_recovers_every_job_that_is_not_locke
         clock.advance(1)
         assert reaper.once().locked == 2
         assert [row(store, job).state for job in jobs] == ["running"] * 2 + ["ready"] * 6
-    assert set(asked.limits) - {batch_ends.PAGE, expiry.PAGE} == {4, 2}
+    assert set(asked.limits) - {batch_ends.PAGE, expiry.PAGE, dependents.PAGE} == {4, 2}
     reaper.once()
     assert {row(store, job).state for job in jobs} == {State.READY}
 

@@ -14,6 +14,7 @@ from holdfast.cli.base import Command, say
 from holdfast.cli.loading import import_options, named_app, opened_app
 from holdfast.cli.output import clean, show_json
 from holdfast.cli.types import Duration, Json, KeyScopeType, Pair, Text, call_of, json_option
+from holdfast.core.dependencies import AfterFailed
 from holdfast.core.policy import OnCrash
 from holdfast.core.records import Job as Row
 from holdfast.core.records import NewJob, OnTaken
@@ -60,6 +61,14 @@ _CALL = (
 @click.option(
     "--expires", "expires_s", type=Duration(), metavar="TIME", help="Cancel it unless it begins in this time."
 )
+@click.option(
+    "--after", multiple=True, metavar="ID", type=Text(), help="Run it when this job has succeeded; may be repeated."
+)
+@click.option(
+    "--after-failed",
+    type=click.Choice(get_args(AfterFailed)),
+    help="If one of those did not succeed: cancel the job (the default), hold it, or run it.",
+)
 @click.option("--run-after", type=Duration(), metavar="TIME", help="Start the job after this delay: seconds, 15m, 2h.")
 @click.option("--priority", type=int, help="Larger is sooner.")
 @click.option("--id", type=Text(), help="Your own id. Repeating the command with it adds no second job.")
@@ -84,6 +93,7 @@ def enqueue(words: tuple[str, ...], by_name: str | None, as_json: bool, **given:
         wanted = _task(found, words[1]) if by_name is None else task_named(found, by_name, given["on_crash"])
         args, kwargs = call_of(arguments, _CALL)
         given |= {"tags": given["tags"] or None, "meta": dict(given["meta"]) or None}
+        given["after"] = given["after"] or None
         draft = wanted.using(**given).job(*args, **kwargs)
         [job] = found.enqueue_many([draft])
         state = job.row.shown_state(found.store.now().wall)

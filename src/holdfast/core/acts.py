@@ -47,13 +47,13 @@ def cancel(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
         asked = () if job.cancel_requested else (NewEvent("moved", {"cancel_requested": True, "note": reason}, actor),)
         return _asked_to_stop(*asked)
     event = NewEvent("cancelled", {"note": reason}, actor)
-    return _moved(job, Transition.CANCEL, event, error=reason or f"cancelled by {actor}")
+    return moved(job, Transition.CANCEL, event, error=reason or f"cancelled by {actor}")
 
 
 def expire(job: Job) -> Verdict:
     """End a job that was not started in time. No person did that."""
     event = NewEvent("cancelled", {"expires_at": job.expires_at})
-    return _moved(job, Transition.CANCEL, event, error="it was not started before its expiry")
+    return moved(job, Transition.CANCEL, event, error="it was not started before its expiry")
 
 
 def supersede(job: Job, new_id: str) -> Verdict:
@@ -62,7 +62,7 @@ def supersede(job: Job, new_id: str) -> Verdict:
     if job.state is State.RUNNING:
         return _asked_to_stop(NewEvent("moved", {"cancel_requested": True, **detail}))
     error = f"job {new_id} took its key"
-    return _moved(job, Transition.CANCEL, NewEvent("cancelled", detail), error=error)
+    return moved(job, Transition.CANCEL, NewEvent("cancelled", detail), error=error)
 
 
 def revive(
@@ -94,7 +94,7 @@ def _asked_to_stop(*events: NewEvent, **more: Any) -> Verdict:
     return Verdict(move=Transition.CANCEL, state=State.RUNNING, cancel_requested=True, events=events, **more)
 
 
-def _moved(job: Job, move: Transition, *events: NewEvent, **more: Any) -> Verdict:
+def moved(job: Job, move: Transition, *events: NewEvent, **more: Any) -> Verdict:
     """Return the verdict of an act on a job that does not run: what an attempt reports later is refused."""
     state = after(job.state, move, job.id)
     verdict = Verdict(move=move, state=state, stop_reason="", raises_fence=True, events=events, **more)
@@ -103,7 +103,7 @@ def _moved(job: Job, move: Transition, *events: NewEvent, **more: Any) -> Verdic
 
 def _back(job: Job, now: float, event: NewEvent, move: Transition = Transition.REVIVE, **more: Any) -> Verdict:
     """Return the verdict of an act that brings a job back with fresh budgets."""
-    return _moved(job, move, event, run_at=now, fresh_budgets=True, **more)
+    return moved(job, move, event, run_at=now, fresh_budgets=True, **more)
 
 
 def _answered(job: Job) -> str | None:
@@ -272,7 +272,7 @@ def resolve(
     because = why_undone(job)
     if error is not None:
         events.append(NewEvent("dead", {"reason": sentence(error, "", because)}, actor))
-    return _moved(job, move, *events, result=result, error=error, rollback_cause=because)
+    return moved(job, move, *events, result=result, error=error, rollback_cause=because)
 
 
 MakeEvent = Callable[..., NewEvent]  # about an answer to the question of one step
@@ -325,7 +325,7 @@ def hold(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     if job.state is State.RUNNING:
         raise IllegalMove(f"job {job.id} is running; cancel it, or wait until it ends")
     event = NewEvent("held", {"note": reason}, actor)
-    return _moved(job, Transition.HOLD, event, error=reason or f"held by {actor}", rollback_cause=why_undone(job))
+    return moved(job, Transition.HOLD, event, error=reason or f"held by {actor}", rollback_cause=why_undone(job))
 
 
 def reschedule(

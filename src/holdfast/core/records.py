@@ -132,6 +132,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     expires_s: float | None = None  # counted by the store's own clock from the enqueue; see `Job.expires_at`
     tags: str | None = None  # JSON, as the next one: core/labels.py
     meta: str | None = None
+    awaits: tuple[Awaited, ...] = ()  # the jobs that it runs after (core/dependencies.py)
 
     @property
     def is_keyed(self) -> bool:

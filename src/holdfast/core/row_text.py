@@ -5,6 +5,8 @@ journal has the second kind as well:
 
     signal:NAME             a signal; the answer to `flow.approve` at a path is the signal `approve:PATH`
     job:ID                  the end of a child
+    after:ID                the success of a job; core/dependencies.py
+    unless:WORD             what happens if that job does not succeed
     step:TRIES/MAX:NAME     the next try of a step that failed
     PATH NAME               a step that an attempt is in
 """
@@ -20,7 +22,8 @@ ANSWER = "approve:"  # how the names of signals begin that answer a question; th
 
 
 class Awaited(msgspec.Struct, frozen=True, order=True):
-    """One thing that wakes a waiting workflow. `kind`: signal, job or step; `name`: its name, or the id of the job."""
+    """One thing that a waiting job waits for. `kind`: signal, job, step, after, unless; `name`: its name, or the id of
+    the job."""
 
     kind: str
     name: str

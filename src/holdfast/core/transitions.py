@@ -25,7 +25,7 @@ def first_row(new: NewJob, wall: float) -> Job:
     run_at = new.run_at if new.run_at is not None else wall + new.delay_s
     return Job(
         id=new.id, task=new.task, queue=new.queue, payload=new.payload, key=new.key, priority=new.priority,
-        state=State.READY, run_at=run_at, created_at=wall,
+        state=State.WAITING if new.awaits else State.READY, run_at=run_at, created_at=wall,
         attempt=0, fence=0, claim_id=None, worker=None, lease_until=None, claimed_at=None, started=False,
         failures=0, crashes=0, zombies=0, suspects=0, cancel_requested=False, rolling_back=False,
         attempts_max=retry.attempts_max, backoff_base_s=retry.base_s, backoff_cap_s=retry.cap_s,
@@ -36,6 +36,7 @@ def first_row(new: NewJob, wall: float) -> Job:
         progress=None, note=None, ended_at=None, log=None, moved_at=None, workflow=new.workflow, parent=new.parent,
         group=new.group, callbacks=new.callbacks,
         expires_at=None if new.expires_s is None else wall + new.expires_s, tags=new.tags, meta=new.meta,
+        awaits=Awaits(new.awaits) if new.awaits else None,
     )  # fmt: skip
 
 

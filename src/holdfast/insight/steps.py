@@ -244,8 +244,10 @@ def awaited(job: Job, now: Moment) -> list[str]:
 def awaited_things(job: Job) -> list[str]:
     """Say what a waiting workflow waits for beside its time, each thing in a few words."""
     words = [f'an answer to "{job.question}"'] if job.question is not None else []
-    kinds = {"job": "job", "step": "the next try of step"}
-    others = (each for each in job.awaits or () if job.question is None or each.question is None)
+    kinds = {"job": "job", "after": "the success of job", "step": "the next try of step"}
+    others = (
+        each for each in job.awaits or () if each.kind != "unless" and (job.question is None or each.question is None)
+    )
     return words + [f"{kinds.get(each.kind, 'the signal')} {each.name}" for each in others]
 
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from holdfast.core.audit import Act
 from holdfast.core.autopsy import beat_data, lines_of
+from holdfast.core.dependencies import ids_of
 from holdfast.core.durations import iso
 from holdfast.core.figures import Backlog, Rates, looked_back, rates
 from holdfast.core.labels import meta_of, tags_of
@@ -56,6 +57,7 @@ def job_view(job: Job, now: Moment, names: Names | None = None) -> dict[str, Any
         "batch": job.batch,
         "tags": tags_of(job.tags),
         "meta": meta_of(job.meta),
+        "after": ids_of(job.awaits),
         "state": job.shown_state(now.wall),
         "attempt": job.attempt,
         "fence": job.fence,

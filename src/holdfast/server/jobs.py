@@ -18,6 +18,7 @@ from holdfast import insight
 from holdfast.bulk import delete_all
 from holdfast.by_name import draft_of, task_named
 from holdfast.core import acts
+from holdfast.core.dependencies import AfterFailed
 from holdfast.core.machine import State
 from holdfast.core.policy import Jitter, OnCrash, Retry
 from holdfast.core.records import Detector, Job, KeyScope, OnTaken, Seen
@@ -25,7 +26,7 @@ from holdfast.errors import HoldfastError, IllegalMove, NotFound, Refused
 from holdfast.insight import Selection
 from holdfast.mass_acts import PRIORITY_MAX, ActName, MassAct, carry_out, decided, needs_own_act, with_states
 from holdfast.server.call import Call
-from holdfast.server.new_jobs import need_own_keys
+from holdfast.server.new_jobs import need_own_jobs
 from holdfast.server.problems import Problem, problem_of
 from holdfast.server.routes import Answer
 from holdfast.tasks import Draft
@@ -64,6 +65,8 @@ class NewJobBody(msgspec.Struct, forbid_unknown_fields=True):
     expires_s: float | None = None
     tags: list[str] | None = None
     meta: dict[str, str] | None = None
+    after: list[str] | None = None
+    after_failed: AfterFailed | None = None
     group: str | None = None
     priority: int | None = None
     run_at: datetime | None = None
@@ -193,7 +196,7 @@ def enqueue(call: Call) -> Answer:
         text = f"{call.user.name}\n{named}".encode("utf-8", "replace")
         body = msgspec.structs.replace(body, id="idem-" + hashlib.sha256(text).hexdigest()[:40])
     draft = _draft(call, body, {})
-    need_own_keys(call, [draft.new])
+    need_own_jobs(call, [draft.new])
     [job] = call.app.enqueue_many([draft])
     row = job.row
     call.need_queue(row.queue, "job with this key or id")
@@ -214,7 +217,7 @@ def enqueue_bulk(call: Call) -> dict[str, Any]:
         except (HoldfastError, Problem) as error:
             problem = problem_of(error)
             raise Problem(problem.code, f"job {at}: {problem.detail}", pointer=f"/jobs/{at}") from None
-    need_own_keys(call, [draft.new for draft in drafts])
+    need_own_jobs(call, [draft.new for draft in drafts])
     jobs = call.app.enqueue_many(drafts)
     return {"items": [{"id": job.id, "existed": job.existed} for job in jobs]}
 
@@ -233,6 +236,7 @@ def _draft(call: Call, body: NewJobBody, tasks: dict[tuple[str, OnCrash | None],
     options |= {
         name: getattr(body, name) for name in ("key_scope", "on_taken", "wait_max", "expires_s", "tags", "meta")
     }
+    options |= {"after": body.after or None, "after_failed": body.after_failed}
     if (traceparent := _traceparent(call)) is not None:
         options["meta"] = {"traceparent": traceparent, **(body.meta or {})}
     options["run_after"] = body.delay_s

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.core.callbacks import callbacks_of
+from holdfast.core.dependencies import ids_of, things
 from holdfast.core.labels import meta_text, tags_text
 from holdfast.core.limits import check_group
 from holdfast.core.machine import LIVE
@@ -47,6 +48,7 @@ def check_new(call: Call, new: NewJob, *, nested: bool = False) -> None:
         key_rule(None, new.key_rule.scope, new.key_rule.on_taken, new.key_rule.wait_max_s)
     check_storable(len(new.payload), payload=new.payload)
     _check_labels(new)
+    _check_awaits(new)
     if new.parent is not None:
         check_storable(64, parent=new.parent)
     if new.callbacks is not None and not nested and not _is_declared(call, new):
@@ -68,6 +70,14 @@ def _check_callbacks(call: Call, text: str) -> None:
             check_new(call, each.job, nested=True)
 
 
+def _check_awaits(new: NewJob) -> None:
+    ids = ids_of(new.awaits)
+    if not all(map(ID.fullmatch, ids)) or new.awaits != things(ids, new.awaits[-1].name if ids else None):
+        raise UsageError(
+            "awaits is not as an App sends it: the jobs to run after, and what to do if one did not succeed"
+        )
+
+
 def _check_labels(new: NewJob) -> None:
     if new.tags is not None and tags_text(_json("tags", new.tags)) != new.tags:
         raise UsageError("tags are not as a row has them")
@@ -82,10 +92,15 @@ def _json(name: str, text: str) -> Any:
         raise UsageError(f"{name} is not JSON") from None
 
 
-def need_own_keys(call: Call, new: Iterable[NewJob]) -> None:
-    """Raise `not_found` if a key belongs to a live job that the token does not see: an enqueue may cancel that job."""
+def need_own_jobs(call: Call, new: Iterable[NewJob]) -> None:
+    """Raise `not_found` for jobs that the token does not see: one that has a key, which an enqueue may cancel, and one
+    to run after, whose end would show."""
     if call.user.queues is None:
         return
+    new = list(new)
+    for job_id in {job_id for each in new for job_id in ids_of(each.awaits)}:
+        if (row := call.store.get(job_id)) is not None:
+            call.need_queue(row.queue, f"job {job_id!r}")
     for key in {each.key for each in new if each.key is not None}:
         for row in call.store.find(Filter(key=key, states=_LIVE, limit=KEYS_MAX)):
             call.need_queue(row.queue, "job with this key")

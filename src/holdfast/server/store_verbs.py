@@ -24,7 +24,7 @@ from holdfast.errors import SchemaMismatch, UsageError
 from holdfast.ids import new_id
 from holdfast.server.attempts import WAIT_MAX_S, Names, check_wanted
 from holdfast.server.call import Call
-from holdfast.server.new_jobs import check_new, need_own_keys
+from holdfast.server.new_jobs import check_new, need_own_jobs
 from holdfast.server.problems import Problem
 from holdfast.server.routes import Answer, Route
 from holdfast.stores.remote.verbs import BATCH_MAX, VERBS, Verb, codec, fields_known
@@ -221,7 +221,7 @@ def _check_jobs(call: Call, jobs: Collection[NewJob]) -> None:
         for new in jobs:
             check_new(call, new)
     _need_queues(call, {new.queue for new in jobs})
-    need_own_keys(call, jobs)
+    need_own_jobs(call, jobs)
 
 
 def _batch(call: Call, given: Given) -> None:

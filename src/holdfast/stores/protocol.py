@@ -16,6 +16,7 @@ from holdfast.core.access import Token
 from holdfast.core.acts import Move
 from holdfast.core.batches import Batch
 from holdfast.core.continuity import Doubt, Standing
+from holdfast.core.dependencies import Dependent
 from holdfast.core.error_fingerprint import ErrorGroup
 from holdfast.core.figures import FLOW_MAX, LINES_MAX, SAMPLE, Backlog, Counters, Flow, Lost
 from holdfast.core.limits import Places, Queue, Setting
@@ -321,6 +322,7 @@ class Store(Protocol):
         A job whose key has a rule (`KeyRule`) takes it while it is queued, for a time or for ever, and what happens to
         the job that has the key is decided by `core/keys.py`. Such keys and live ones do not meet. The answer names the
         job that has the key unless the new one is stored; that job may have been deleted.
+        A job that `awaits` others is waiting, and no claim gives it.
         With `connection`, an open one of the caller to this very store, the jobs are stored by its transaction; one is
         begun if none is open. Raises `UsageError` for a connection to anything else, and `StoreUnsupported` where
         there is none to be had.
@@ -435,6 +437,11 @@ class Store(Protocol):
 
     def expired(self, limit: int = 500) -> list[Job]:
         """Return ready jobs that nobody has claimed or acted on before their `expires_at`, longest ago first."""
+        ...
+
+    def dependents(self, on: Sequence[str] | None = None, after: str = "", limit: int = 1000) -> list[Dependent]:
+        """Return jobs that wait for other jobs and were never claimed, by id, those behind `after`: all of them, or
+        with `on` those that wait for one of these."""
         ...
 
     def due_waits(self) -> list[DueWaits]:

@@ -18,6 +18,7 @@ from holdfast.core.access import Token
 from holdfast.core.acts import Move
 from holdfast.core.batches import Batch
 from holdfast.core.continuity import Standing
+from holdfast.core.dependencies import Dependent
 from holdfast.core.error_fingerprint import ErrorGroup
 from holdfast.core.figures import Counters, DueTask, Flow, Lost, LostCount, LostLine, crash_totals
 from holdfast.core.limits import Queue, Setting
@@ -43,7 +44,7 @@ from holdfast.core.records import (
     Step,
     Worker,
 )
-from holdfast.core.row_text import from_row, texts_of
+from holdfast.core.row_text import Awaited, from_row, texts_of
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Verdict
 from holdfast.errors import PolicyError, StoreDamaged
@@ -575,6 +576,25 @@ def signal(one: Signal) -> dict[str, Any]:
     """Flatten a signal that is sent."""
     flat = {"signal": one.id, "id": one.job_id, "name": one.name, "value": one.value, "actor": one.actor}
     return {**flat, "what": one.awaited.text, "seen_fence": one.seen_fence}
+
+
+def awaiting(jobs: Sequence[NewJob], added: Iterable[tuple[str, bool]]) -> str | None:
+    """Write what new jobs await that run after others; None if there are none. `added`: ids, and which existed."""
+    if not any(job.awaits for job in jobs):
+        return None
+    new = {job_id for job_id, existed in added if not existed}
+    rows = [[job.id, encode(texts_of(job.awaits)).decode()] for job in jobs if job.awaits and job.id in new]
+    return encode(rows).decode()
+
+
+def awaited_after(ids: Sequence[str]) -> list[str]:
+    """Write the end of these jobs as rows have it that await it."""
+    return texts_of(Awaited("after", each) for each in ids)
+
+
+def dependents_from(text: str) -> list[Dependent]:
+    """Read which jobs wait for others."""
+    return [Dependent(job_id, bool(is_over)) for job_id, is_over in rows_from(text)]
 
 
 def labels(where: Filter) -> dict[str, str | None]:

@@ -24,6 +24,7 @@ from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
 from holdfast.core.text import clean, escaped
 from holdfast.core.verdict import Failed, Outcome, Stalled, Succeeded, TimedOut, Verdict, judge
+from holdfast.dependents import DependentStarter
 from holdfast.errors import HoldfastError, StoreLocked, StoreTimeout, StoreUnavailable, is_outage, is_passing
 from holdfast.hooks import Hooks
 from holdfast.ids import chance, new_id
@@ -66,6 +67,7 @@ class Settler:
         self._recent = recent or RecentWork()
         self._release = release
         self._batches = BatchEnder(store, clock)
+        self._dependents = DependentStarter(store, clock)
         self._journal_all = journal_all
         self._measures = measures
         self._outcomes: deque[AttemptEnd] = deque()
@@ -123,6 +125,7 @@ class Settler:
         self._wake.set()
         self._thread.finish(1.0)
         self._batches.close(1.0)
+        self._dependents.close(1.0)
 
     def commit(self, attempt: Attempt, outcome: Outcome) -> Outcome | None:
         """Commit the task's own writes, if it has any, with its success. None: settled; else the outcome to report."""
@@ -155,7 +158,7 @@ class Settler:
         self.last = attempt.lease
         self._remember(done := [(attempt, "succeeded", State.DONE)])
         self.settled += 1
-        self._note_batches(done)
+        self._note_ends(done)
 
     # ------------------------------------------------------------------------------------ the thread
 
@@ -284,14 +287,18 @@ class Settler:
         self._forget(settled)
         self._remember(ended)
         self.settled += len(settled)
-        self._note_batches(ended)
+        self._note_ends(ended)
         return again
 
-    def _note_batches(self, ended: Sequence[tuple[Attempt, str, State]]) -> None:
+    def _note_ends(self, ended: Sequence[tuple[Attempt, str, State]]) -> None:
+        """Look soon at what these jobs were part of, and at what runs after them."""
         if self._store.is_served:
-            return  # the reaper of the server ends them
-        if batches := {each.job.batch for each, _, state in ended if each.job.batch is not None and state in ENDED}:
+            return  # the reaper of the server does that
+        jobs = [each.job for each, _, state in ended if state in ENDED]
+        if batches := {job.batch for job in jobs if job.batch is not None}:
             self._batches.note(batches)
+        if jobs:
+            self._dependents.note(job.id for job in jobs)
 
     def _remember(self, ended: Sequence[tuple[Attempt, str, State]]) -> None:
         """Keep the last endings for people: the next beat carries them."""

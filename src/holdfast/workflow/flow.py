@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar, TypeVarTuple, overload
 
+from holdfast.core.dependencies import check_no_after
 from holdfast.core.keys import check_no_key_rule
 from holdfast.core.payload import encode_value
 from holdfast.core.policy import Retry
@@ -190,6 +191,7 @@ class Flow:
         if draft.task.app is not self._run.app:
             raise UsageError(f"{draft.task.name} belongs to another app; a child lives in the same store")
         check_no_key_rule(draft.new, "a child of a workflow")
+        check_no_after(draft.new.awaits, "a child of a workflow")
         return self._made("start", draft.task.name, lambda call: self._child(call, draft.new))
 
     def result(self, job: Job[R]) -> R:

@@ -19,9 +19,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.core import audit, limits, orders, transitions
+from holdfast.core import audit, dependencies, limits, orders, transitions
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
+from holdfast.core.dependencies import Dependent
 from holdfast.core.error_fingerprint import ErrorGroup
 from holdfast.core.limits import GHOSTS_MAX, UNGROUPED, Group, Places, Queue, Setting
 from holdfast.core.machine import ENDED, LIVE, State
@@ -797,6 +798,15 @@ class MemoryStore:
         wall = self._clock.wall()
         found = [(job.expires_at, job) for job in self._jobs.values() if job.is_expired(wall)]
         return [job for _, job in sorted(found, key=lambda each: each[0] or 0.0)[:limit]]
+
+    def dependents(self, on: Sequence[str] | None = None, after: str = "", limit: int = 1000) -> list[Dependent]:
+        live = {job.id for job in self._jobs.values() if job.state in LIVE}
+        found = []
+        for job in sorted(self._jobs.values(), key=lambda job: job.id):
+            ids = dependencies.ids_of(job.awaits)
+            if dependencies.waits_for_others(job) and job.id > after and (on is None or not set(on).isdisjoint(ids)):
+                found.append(Dependent(job.id, live.isdisjoint(ids)))
+        return found[:limit]
 
     def due_waits(self) -> list[DueWaits]:
         timed = sorted((job.wake_at, job.queue, job.task) for job in self._jobs.values() if job.wake_at is not None)

@@ -146,6 +146,16 @@ AND (%(queue)s::text IS NULL OR job.queue = %(queue)s)
         LIMIT %(limit)s::bigint
     ) AS newest
 
+-- fragment: dependent
+-- A job that waits for others, and whether all of these have ended.
+SELECT job.id, json_build_array(job.id, NOT EXISTS (
+        SELECT FROM json_array_elements_text(job.awaits) AS each (thing)
+        JOIN {schema}.job AS other ON other.id = substr(each.thing, 7)
+        WHERE starts_with(each.thing, 'after:') AND other.state IN ('ready', 'running', 'waiting', 'held')
+    )) AS line
+    FROM {schema}.job AS job
+    WHERE job.state = 'waiting' AND job.fence = 0 AND job.id > %(after)s
+
 -- fragment: ready
 AND (%(task)s::text IS NULL OR job.task = %(task)s)
             AND (%(group)s::text IS NULL OR job.grp = %(group)s)
@@ -260,6 +270,12 @@ LEFT JOIN {schema}.job AS own ON own.id = wanted.value ->> 0
 LEFT JOIN {schema}.job AS holder
     ON holder.key = wanted.value ->> 4
     AND holder.state IN ('ready', 'running', 'waiting', 'held');
+
+-- name: add_awaiting
+-- Jobs of this very transaction that run after others.
+UPDATE {schema}.job AS job SET state = 'waiting', awaits = (new.value ->> 1)::json
+FROM json_array_elements(%(jobs)s::json) AS new (value)
+WHERE job.id = new.value ->> 0;
 
 -- name: add_grouped
 -- Claims leave these queues to `claim_by_turns` from now on. It comes before the first job with a group.
@@ -1008,6 +1024,22 @@ SELECT '[' || coalesce(string_agg({schema}.as_json(job)::text, ',' ORDER BY job.
     ORDER BY job.expires_at
     LIMIT %(limit)s::bigint
 ) AS job;
+
+-- name: dependents
+-- Of a job that was never claimed, `awaits` names the jobs that it runs after.
+SELECT coalesce(json_agg(found.line ORDER BY found.id), '[]')::text FROM (
+    {dependent}
+    ORDER BY job.id
+    LIMIT %(limit)s::bigint
+) AS found;
+
+-- name: dependents_on
+SELECT coalesce(json_agg(found.line ORDER BY found.id), '[]')::text FROM (
+    {dependent}
+        AND job.awaits::jsonb ?| %(on)s::text[]
+    ORDER BY job.id
+    LIMIT %(limit)s::bigint
+) AS found;
 
 -- name: due_waits
 SELECT coalesce(json_agg(json_build_array(queue, task, jobs, since) ORDER BY queue, task), '[]')::text FROM (

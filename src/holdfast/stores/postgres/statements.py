@@ -39,11 +39,12 @@ KEY_LOCK_MS = "100"  # how long a set of jobs waits for a key that another open 
 
 def add(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None) -> list[Added]:
     """Store the jobs whose id is new and whose key is free; say for each which one is stored."""
-    if len(jobs) >= COPY_FROM and _copy(q, db, jobs, wall):
+    awaits = any(job.awaits for job in jobs)
+    if len(jobs) >= COPY_FROM and not awaits and _copy(q, db, jobs, wall):
         return [Added(job.id, False) for job in jobs]
     for _ in range(KEY_TRIES):
         try:
-            if len(jobs) == 1:  # one statement stores it, or nothing
+            if len(jobs) == 1 and not awaits:  # one statement stores it, or nothing
                 return add_now(q, db, jobs, wall)
             with db.connection.transaction():
                 return add_now(q, db, jobs, wall)
@@ -103,6 +104,13 @@ def add_now(
     q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None, batch: str | None = None
 ) -> list[Added]:
     """Store the jobs once; raise `KeyFreed` if a job that had a key has ended since."""
+    answers = _add_rows(q, db, jobs, wall, batch)
+    if rows := row_json.awaiting(jobs, answers):
+        db.execute(q["add_awaiting"], {"jobs": rows}, prepare=False)
+    return answers
+
+
+def _add_rows(q: Connections, db: Cursor, jobs: Sequence[NewJob], wall: float | None, batch: str | None) -> list[Added]:
     rows = row_json.encode([row_json.new_job(job) for job in jobs]).decode()
     row = q.row(db.execute(q["add"], {"jobs": rows, "wall": wall, "batch": batch}))
     check_path(row[1])

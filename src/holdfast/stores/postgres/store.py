@@ -18,6 +18,7 @@ from psycopg import errors
 from holdfast.clock import Clock, SystemClock
 from holdfast.core.acts import Move
 from holdfast.core.continuity import Doubt, Standing
+from holdfast.core.dependencies import Dependent
 from holdfast.core.error_fingerprint import ErrorGroup, slot_of
 from holdfast.core.limits import Places, Queue, Setting, with_pause, with_setting
 from holdfast.core.machine import ENDED, State
@@ -641,7 +642,7 @@ class PostgresStore:
         try:
             if has_keyed(jobs):
                 answers = self._db.run(lambda db: keys.add(self._db, db, jobs, wall))
-            elif len(jobs) == 1:
+            elif len(jobs) == 1 and not jobs[0].awaits:
                 answers, slept = self._db.run(lambda db: statements.add_one(self._db, db, jobs[0], wall))
             else:
                 answers = self._db.run(lambda db: statements.add(self._db, db, jobs, wall))
@@ -839,6 +840,10 @@ class PostgresStore:
 
     def expired(self, limit: int = 500) -> list[Job]:
         return row_json.jobs_from(self._db.one("expired", {"wall": self._wall(), "limit": limit})[0])
+
+    def dependents(self, on: Sequence[str] | None = None, after: str = "", limit: int = 1000) -> list[Dependent]:
+        values = {"on": None if on is None else row_json.awaited_after(on), "after": after, "limit": limit}
+        return row_json.dependents_from(self._db.one("dependents" if on is None else "dependents_on", values)[0])
 
     def due_waits(self) -> list[DueWaits]:
         return row_json.due_waits_from(self._db.one("due_waits", {"wall": self._wall()})[0])

@@ -39,7 +39,16 @@ class Verb:
 _READ = (
     *("overdue", "locked", "ghosts", "deadline", "vanished", "schedules", "published", "counts", "errors", "journal"),
     *("journals", "workers", "recent", "paused", "queues", "places", "unserved", "due_waits", "doubts", "check"),
-    *("missing", "expired", "audit", "figures.backlog", "figures.flow", "figures.lost", "figures.counters"),
+    *(
+        "missing",
+        "expired",
+        "dependents",
+        "audit",
+        "figures.backlog",
+        "figures.flow",
+        "figures.lost",
+        "figures.counters",
+    ),
 )
 _CHANGE = (
     *(

@@ -158,6 +158,12 @@ FROM json_each(?)
 WHERE true
 ON CONFLICT DO NOTHING;
 
+-- name: add_awaiting
+-- Jobs of this very transaction that run after others.
+UPDATE holdfast_job AS job SET state = 'waiting', awaits = new.value ->> 1
+FROM json_each(:jobs) AS new
+WHERE job.id = new.value ->> 0;
+
 -- name: add_answers
 -- For each wanted job: the id that is stored, and whether it was there before :last.
 SELECT json_group_array(json_array(coalesce(own.id, holder.id), coalesce(own.seq, holder.seq) <= :last))
@@ -678,6 +684,24 @@ SELECT min(wake_at) FROM holdfast_job WHERE state = 'waiting' AND wake_at IS NOT
 {found}
     WHERE state = 'ready' AND fence = 0 AND expires_at <= :wall
     ORDER BY expires_at
+    LIMIT :limit
+);
+
+-- name: dependents
+-- Of a job that was never claimed, `awaits` names the jobs that it runs after.
+SELECT json_group_array(json_array(id, is_over)) FROM (
+    SELECT job.id, NOT EXISTS (
+        SELECT 1 FROM json_each(iif(json_valid(job.awaits), job.awaits, '[]')) AS each
+        JOIN holdfast_job AS other ON other.id = substr(each.value, 7)
+        WHERE each.value GLOB 'after:*' AND other.state IN ('ready', 'running', 'waiting', 'held')
+    ) AS is_over
+    FROM holdfast_job AS job
+    WHERE job.state = 'waiting' AND job.fence = 0 AND job.id > :after
+        AND (:on IS NULL OR EXISTS (
+            SELECT 1 FROM json_each(iif(json_valid(job.awaits), job.awaits, '[]')) AS each
+            WHERE each.value IN (SELECT value FROM json_each(:on))
+        ))
+    ORDER BY job.id
     LIMIT :limit
 );
 

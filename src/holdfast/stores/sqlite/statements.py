@@ -36,6 +36,7 @@ class NewRows:
         self._jobs = jobs
         self._batch = batch
         self._first = row_json.new_job(jobs[0])
+        self._awaits = any(job.awaits for job in jobs)
         self._is_one = len(jobs) == 1 and batch is None
         self._are_alike = len(jobs) > 1 and batch is None and row_json.are_alike(jobs)
         if self._are_alike:
@@ -61,6 +62,13 @@ class NewRows:
             stored = db.execute(Q["add"], {"jobs": self._rows, "wall": wall, "batch": self._batch})
         if grouped := {job.queue for job in jobs if job.group is not None}:
             db.execute(Q["add_grouped"], {"queues": row_json.encode(sorted(grouped)).decode()})
+        answers = self._answers(db, stored)
+        if self._awaits and (rows := row_json.awaiting(jobs, answers)):
+            db.execute(Q["add_awaiting"], {"jobs": rows})
+        return answers
+
+    def _answers(self, db: Executes, stored: sqlite3.Cursor) -> list[Added]:
+        jobs = self._jobs
         if stored.rowcount == len(jobs):
             return [Added(job.id, False) for job in jobs]
         # Rows are numbered without gaps inside a transaction: what lies below the new ones was there before.

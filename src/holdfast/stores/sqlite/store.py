@@ -18,6 +18,7 @@ from holdfast.core import orders
 from holdfast.core.acts import Move
 from holdfast.core.audit import about_jobs
 from holdfast.core.continuity import Doubt, Standing
+from holdfast.core.dependencies import Dependent
 from holdfast.core.error_fingerprint import ErrorGroup, slot_of
 from holdfast.core.limits import GHOSTS_MAX, REPEATS_MAX, Places, Queue, Setting, with_pause, with_setting
 from holdfast.core.machine import State
@@ -791,6 +792,12 @@ class SqliteStore:
 
     def expired(self, limit: int = 500) -> list[Job]:
         return row_json.jobs_from(self._one("expired", {"wall": self._clock.wall(), "limit": limit}))
+
+    def dependents(self, on: Sequence[str] | None = None, after: str = "", limit: int = 1000) -> list[Dependent]:
+        awaited = None if on is None else row_json.encode(row_json.awaited_after(on)).decode()
+        with self._db.reading() as db:
+            found = text_of(db, "dependents", {"on": awaited, "after": after, "limit": limit})
+            return row_json.dependents_from(found)
 
     def due_waits(self) -> list[DueWaits]:
         with self._db.reading() as db:
