@@ -18,7 +18,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test check quick suite mutants mutants-sample bench recipes matrix lock clean
+.PHONY: help setup demo test check quick suite mutants mutants-sample bench docs recipes matrix lock clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -58,6 +58,9 @@ mutants-sample: setup ## The same with 30 random guards, at most 3 minutes; SEED
 bench: setup ## Measure speed, compared with other systems, fifteen minutes; BENCH=--quick takes three
 	$(BIN)/python bench/bench.py $(BENCH)
 
+docs: setup ## Build the documentation site into build/docs/site, and check its links
+	$(BIN)/python docs/site/build.py
+
 recipes: setup ## Check what `holdfast generate` makes with promtool, systemd-analyze and Docker Compose
 	$(BIN)/python -m tests.recipes
 
@@ -85,7 +88,7 @@ lock: setup ## Write the lock file from pyproject.toml
 	  print(*sorted("{name}=={version}".format(**r["metadata"]).lower() for r in json.load(open("$(VENV)/found"))["install"]), sep="\n")' > $(LOCK)
 
 clean: ## Remove everything that make and the tools created
-	rm -rf .venv .venv-* dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants.jsonl
+	rm -rf .venv .venv-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants.jsonl
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Two stamps: a new lock file makes the environment again, so that nothing of the old one stays;
