@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.app import App
 from holdfast.core.machine import State
+from holdfast.core.verdict import Released
 from holdfast.reaper import reap
 from holdfast.stores.protocol import Reply
 from holdfast.testing import FakeClock
@@ -173,6 +174,31 @@ def test_a_token_claims_only_from_its_queues(app: App, serve: Serve) -> None:
     worker = client.post("/v1/workers", {**body, "queues": ["mail"]}, token=secret).json()["id"]
     asked = {"worker": worker, "queues": ["other"], "tasks": ["t"], "wait_s": 0}
     assert code(client.post("/v1/claim", asked, token=secret), 404) == "not_found"
+
+
+def test_recorded_steps_are_there_for_the_next_attempt_and_never_change(app: App, client: Client) -> None:
+    def lease_of(job: Any) -> Any:
+        return {"id": job.id, "fence": job.fence, "claim_id": job.claim_id}
+
+    first = factory.start(app.store, factory.enrol(app.store), queue="mail")
+    said = {"lease": lease_of(first), "steps": [{"name": "reserve", "result": {"room": 7}}, {"name": "mail"}]}
+    reserved = {"name": "reserve", "attempt": 1, "result": {"room": 7}}
+    mailed = {"name": "mail", "attempt": 1, "result": None}
+    for _ in range(2):
+        answer = client.post("/v1/record", said).json()
+        assert answer == {"answer": "accepted", "steps": [reserved, mailed]}
+    changed = {**said, "steps": [{"name": "reserve", "result": 8}, {"name": "pay", "result": 1}]}
+    steps = client.post("/v1/record", changed).json()["steps"]
+    assert steps == [reserved, mailed, {"name": "pay", "attempt": 1, "result": 1}]
+    assert [step["name"] for step in client.get(f"/v1/jobs/{first.id}").json()["steps"]] == ["reserve", "mail", "pay"]
+
+    factory.settle(app.store, first, Released(True, "gives it back"))
+    [second] = app.store.claim(factory.enrol(app.store, queues=["mail"]), "again", ["mail"], [first.task], 1)
+    assert client.post("/v1/record", {"lease": lease_of(second)}).json() == {"answer": "accepted", "steps": steps}
+    late = client.post("/v1/record", {**said, "steps": [{"name": "late"}]}).json()
+    assert late == {"answer": "refused", "steps": []}
+    assert len(client.post("/v1/record", {"lease": lease_of(second)}).json()["steps"]) == 3
+    assert [event.kind for event in app.store.journal(first.id)].count("stale_report") == 1
 
 
 # -------------------------------------------------------------------------------------- long polling

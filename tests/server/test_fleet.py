@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.app import App
 from holdfast.core.access import User
+from holdfast.core.batches import Batch
 from holdfast.core.machine import State
 from holdfast.core.records import Schedule
 from holdfast.core.schedule import every
@@ -39,6 +40,26 @@ def test_a_queue_is_paused_resumed_and_limited(app: App, client: Client) -> None
     assert (limits["queue"], limits["running"], limits["limit"]) == ("mail", 0, 3)
     assert code(client("PATCH", "/v1/limits", {"queue": "mail", "rate": "often"}), 422) == "invalid"
     assert code(client.post("/v1/queues/pause", {"queue": "mail", "until": "2030-01-01T00:00:00"}), 422) == "invalid"
+
+
+def test_workers_of_a_name_are_drained_stopped_and_resumed(app: App, client: Client) -> None:
+    worker = enrol(app.store, name="box", queues=["mail"])
+    for act in ("drain", "stop"):
+        answer = client.post(f"/v1/workers/{act}", {"name": "box", "note": "deploy"})
+        assert answer.json() == {"name": "box", "order": act, "workers": [worker]}
+        assert [(order.name, order.act) for order in app.store.orders()] == [("box", act)]
+    assert client.post("/v1/workers/resume", {"name": "box"}).json() == {"names": ["box"]}
+    assert app.store.orders() == []
+    assert code(client.post("/v1/workers/drain", {"name": "nobody"}), 404) == "not_found"
+
+
+def test_batches_are_listed_and_shown(app: App, client: Client) -> None:
+    app.store.batches.open(Batch(id="b1"))
+    app.store.batches.add("b1", [make_job(id="a"), make_job(id="b")])
+    shown = client.get("/v1/batches/b1").json()
+    assert (shown["id"], shown["state"]) == ("b1", "open")
+    assert client.get("/v1/batches").json() == {"items": [shown]}
+    assert code(client.get("/v1/batches/none"), 404) == "not_found"
 
 
 def test_a_schedule_is_paused_resumed_and_fired(app: App, client: Client) -> None:

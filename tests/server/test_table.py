@@ -13,16 +13,19 @@ import pytest
 
 from holdfast.app import App
 from holdfast.core.access import ROLES, Role
+from holdfast.core.batches import Batch
 from holdfast.core.limits import Setting
 from holdfast.core.records import Schedule
 from holdfast.core.schedule import every
 from holdfast.core.verdict import Succeeded
+from holdfast.ids import new_id
 from holdfast.server.openapi import document
 from holdfast.server.problems import CODES
 from holdfast.server.routes import OPEN, Route
 from holdfast.server.table import PUBLIC_ROUTES, ROUTES
 from holdfast.stores.remote.verbs import VERBS
 from holdfast.testing import FakeClock
+from holdfast.worker_orders import order_workers
 from tests.factory import add, enrol, make_job, row, settle, start
 from tests.server.client import PEER, Client, add_token
 from tests.server.listener import Listener
@@ -48,6 +51,10 @@ BODIES: dict[str, Any] = {
     "POST /v1/settle": {
         "outcomes": [{"outcome": "succeeded", "lease": {"id": "RUNNING", "fence": 9, "claim_id": "c"}}]
     },
+    "POST /v1/record": {"lease": LEASE, "steps": [{"name": "a"}]},
+    "POST /v1/workers/drain": {"name": "NAMED"},
+    "POST /v1/workers/stop": {"name": "NAMED"},
+    "POST /v1/workers/resume": {"name": "NAMED"},
     "POST /v1/queues/pause": {"queue": "mail"},
     "POST /v1/queues/resume": {"queue": "mail"},
     "PATCH /v1/limits": {"queue": "mail", "limit": 5},
@@ -74,13 +81,17 @@ class World:
         self.job = add(store, queue="mail", workflow=True).id
         self.running = start(store, self.worker, queue="mail").id
         store.declare([Schedule(key="s", spec=every(60), tz="UTC", job=make_job(id="", queue="mail"))])
+        self.batch = store.batches.open(Batch(id=new_id())).id
+        self.named = next(worker.name for worker in store.workers() if worker.id == self.worker)
         World.names[:] = [self.worker, self.job, self.running]
 
     def seen(self) -> list[Any]:
         return [row(self.store, self.job), row(self.store, self.running), self.store.queues(), self.store.schedules()]
 
     def ask(self, client: Client, route: Route, token: str | None = None) -> Any:
-        identity = self.worker if "workers" in route.path else self.job
+        identity = self.worker if "workers" in route.path else self.batch if "batches" in route.path else self.job
+        if route.path == "/v1/workers/resume":
+            order_workers(self.store, self.named, "drain", "ann", None)
         if route.method == "DELETE" and "jobs" in route.path:
             identity = self.ended()
         path = route.path.replace("{id}", identity)
@@ -93,6 +104,7 @@ class World:
         body = BODIES.get(f"{route.method} {route.path}")
         if body is not None:
             text = json.dumps(body).replace("WORKER", self.worker).replace("RUNNING", self.running)
+            text = text.replace("NAMED", self.named)
             body = json.loads(text)
         return client(route.method, path, body, token=token)
 

@@ -75,7 +75,7 @@ def tell(store: Store, job: Job, *, step_arguments: bool = False) -> None:
         click.echo()
         _show_choices([(clean(choice.words), clean(command_of(choice))) for choice in why.choices])
     click.echo()
-    steps = insight.steps_of(store, job, aside=True)
+    steps = insight.steps_of(store, job, aside=True, asks=True)
     for label, value in _facts(job, now, names, insight.uncounted(job, events), insight.fresh_since(events), steps):
         if not (label == "error" and value in why.sentence):  # once is enough
             _show(label, value, "  ")

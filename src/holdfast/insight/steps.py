@@ -34,9 +34,12 @@ _ALIKE = 1000  # steps of another one, where only their number is wanted
 # ----------------------------------------------------------------------------------------------- views
 
 
-def steps_of(store: Store, job: Job, *, aside: bool = False) -> list[Step]:
-    """Return what a workflow has on record, in its order; with `aside` also what was set aside."""
-    return store.steps(job.id, limit=STEPS_MAX, aside=aside) if job.workflow else []
+def steps_of(store: Store, job: Job, *, aside: bool = False, asks: bool = False) -> list[Step]:
+    """Return what a workflow has on record, in its order; with `aside` also what was set aside.
+
+    asks: look also for the steps of other jobs: a worker over the HTTP API may have recorded some.
+    """
+    return store.steps(job.id, limit=STEPS_MAX, aside=aside) if job.workflow or asks else []
 
 
 def step_view(step: Step, *, arguments: bool = False) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def job_story(store: Store, job: Job) -> dict[str, Any]:
         "beat_data": beat_data(job.beat_data),
         "events": [event_view(event, names) for event in events],
         "endings": [ending_view(ending) for ending in endings(job, events)],
-        "steps": [step_view(step) for step in with_failures(job, steps_of(store, job), events)],
+        "steps": [step_view(step) for step in with_failures(job, steps_of(store, job, asks=True), events)],
     }
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast import insight
 from holdfast.core.machine import State
-from holdfast.core.records import REMOTE_BOOT, Job, Lease, Published, Pulse, Worker
+from holdfast.core.records import REMOTE_BOOT, Job, Lease, Published, Pulse, Record, Step, Worker
 from holdfast.core.settlement import Settlement, settlement
 from holdfast.core.text import check_storable, clean
 from holdfast.core.verdict import Cancelled, Failed, Outcome, Released, Snoozed, Succeeded, judge
@@ -29,6 +29,7 @@ from holdfast.tasks import check_name
 BATCH_MAX = 1_000
 WAIT_MAX_S = 30.0
 WAIT_S = 20.0
+STEPS_MAX = 100  # in one request
 TRIES = 5  # to judge a job that changes meanwhile
 ERROR_MAX = 100_000
 
@@ -129,6 +130,22 @@ class SettleBody(msgspec.Struct, forbid_unknown_fields=True):
     """The outcomes of attempts."""
 
     outcomes: Annotated[list[OutcomeBody], Meta(min_length=1, max_length=BATCH_MAX)]
+
+
+class StepBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The result of a part of a job. `name`: its own within the job."""
+
+    name: Name
+    result: Any = None
+
+
+class RecordBody(msgspec.Struct, forbid_unknown_fields=True):
+    """Steps that an attempt has done, so that the next attempt leaves them out. Without steps it only reads."""
+
+    lease: LeaseBody
+    worker: Id | None = None
+    steps: Annotated[list[StepBody], Meta(max_length=STEPS_MAX)] = []
+    integers: Literal["number", "string"] = "number"
 
 
 class BeatAnswer(msgspec.Struct):
@@ -282,6 +299,43 @@ def settle(call: Call) -> dict[str, Any]:
     if Reply.ACCEPTED in said:
         call.store.wake()
     return {"answers": [answer.value for answer in said]}
+
+
+def record(call: Call) -> dict[str, Any]:
+    """Record steps of an attempt, and return all that its job has on record, those of earlier attempts first."""
+    body: RecordBody = call.body
+    lease = Lease(body.lease.id, body.lease.fence, body.lease.claim_id)
+    check_storable(64, id=lease.job_id, claim_id=lease.claim_id, worker=body.worker)
+    row = _in_scope(call, [lease.job_id]).get(lease.job_id)
+    if row is None or row.lease != lease:
+        [reply] = call.store.record([Record(lease=lease, worker=body.worker)])  # it notes the report
+        return {"answer": reply.value, "steps": []}
+    known = insight.steps_of(call.store, row, asks=True)
+    given = {each.name: each.result for each in body.steps}
+    wall, taken = call.store.now().wall, {step.path for step in known}
+    fresh = [name for name in given if name not in taken]
+    steps = tuple(
+        Step(
+            position=len(known) + at,
+            path=name,
+            kind="step",
+            name=name,
+            state="recorded",
+            attempt=row.attempt,
+            fence=lease.fence,
+            result=None if given[name] is None else msgspec.json.encode(given[name]).decode(),
+            started_at=wall,
+            ended_at=wall,
+            tries=1,
+        )
+        for at, name in enumerate(fresh, start=1)
+    )
+    reply = call.store.record([Record(lease=lease, worker=body.worker, steps=steps)])[0] if steps else Reply.ACCEPTED
+    found = [*known, *steps] if reply is Reply.ACCEPTED else known
+    return {
+        "answer": reply.value,
+        "steps": [{"name": step.path, "attempt": step.attempt, "result": insight.result_of(step)} for step in found],
+    }
 
 
 def _settlement(call: Call, given: OutcomeBody, row: Job) -> Settlement:

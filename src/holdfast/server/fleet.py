@@ -12,7 +12,7 @@ from msgspec import UNSET, Meta, UnsetType
 from holdfast import insight
 from holdfast.clock import SystemClock
 from holdfast.core.limits import setting
-from holdfast.core.records import EventKind, Filter, Schedule
+from holdfast.core.records import EventKind, Filter, OrderAct, Schedule
 from holdfast.core.text import check_storable
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import NotFound, UsageError
@@ -25,6 +25,7 @@ from holdfast.server.problems import Problem
 from holdfast.server.routes import Answer
 from holdfast.store_acts import fire_schedule
 from holdfast.store_acts import pause_schedule as pause_one
+from holdfast.worker_orders import order_workers, resume_workers
 
 TICK_MAX_S = 50.0
 SINCE_MAX_S = 30 * 86_400.0
@@ -49,6 +50,13 @@ class LimitBody(msgspec.Struct, forbid_unknown_fields=True):
     rate: str | UnsetType | None = UNSET
     burst: int | UnsetType = UNSET
     clear: bool = False
+
+
+class WorkersBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The name of workers, or of a supervisor and so of its children."""
+
+    name: str
+    note: Text | None = None
 
 
 class KeyBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -102,6 +110,12 @@ class WorkersQuery(msgspec.Struct, forbid_unknown_fields=True):
     """`gone`: also workers that stopped or died."""
 
     gone: bool = False
+
+
+class LimitQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """The number of newest things to list."""
+
+    limit: Annotated[int, Meta(ge=1, le=EVENTS_MAX)] = 100
 
 
 class SinceQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -219,6 +233,26 @@ def gone(call: Call) -> dict[str, Any]:
     return {"id": worker_id, "retired": retired}
 
 
+def drain(call: Call) -> dict[str, Any]:
+    """Ask workers of a name to claim no more, until they are resumed."""
+    return _ordered(call, "drain")
+
+
+def stop(call: Call) -> dict[str, Any]:
+    """Ask workers of a name to stop, and those that come later, until they are resumed."""
+    return _ordered(call, "stop")
+
+
+def _ordered(call: Call, act: OrderAct) -> dict[str, Any]:
+    reached = order_workers(call.store, call.body.name, act, call.user.name, call.body.note)
+    return {"name": call.body.name, "order": act, "workers": [worker.id for worker in reached]}
+
+
+def resume_orders(call: Call) -> dict[str, Any]:
+    """Take back what workers of a name, and their children, were asked."""
+    return {"names": resume_workers(call.store, call.body.name, call.user.name, call.body.note)}
+
+
 def tasks(call: Call) -> dict[str, Any]:
     """List the tasks that workers have published, as `tasks list --json` does."""
     return {"items": [view for view in insight.task_views(call.store) if call.user.sees(view["queue"])]}
@@ -300,6 +334,17 @@ def fork(call: Call) -> Answer:
     more = {"by": call.user.name, "note": body.note, "repeat_step": body.repeat_step}
     job = call.app.fork(row.id, body.step, args=body.args, kwargs=body.kwargs, **more)
     return Answer(_view(call, job.row), 201)
+
+
+def batches(call: Call) -> dict[str, Any]:
+    """List the batches that were opened last, as `batches list --json` does."""
+    return {"items": insight.batch_views(call.store, call.query.limit)}
+
+
+def batch(call: Call) -> dict[str, Any]:
+    """Show a batch with its jobs by state."""
+    check_storable(200, id=call.path["id"])
+    return insight.batch_view(call.store, call.path["id"])
 
 
 # -------------------------------------------------------------------------- zombies, journal, chores

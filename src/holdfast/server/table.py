@@ -127,6 +127,11 @@ _ATTEMPTS = (
         repeat="leases last from the last beat",
     ),
     Route(
+        *("POST", "/v1/record", "Record steps of an attempt", attempts.record, WORKERS, "refuse"),
+        body=attempts.RecordBody,
+        repeat="a step that is recorded stays as it is",
+    ),
+    Route(
         *("POST", "/v1/settle", "End attempts by their outcomes", attempts.settle, WORKERS, "refuse"),
         body=attempts.SettleBody,
         reply=attempts.SettleAnswer,
@@ -154,6 +159,18 @@ _FLEET = (
         repeat=SAME,
     ),
     Route("GET", "/v1/workers", "List workers", fleet.workers, READERS, "filter", query=fleet.WorkersQuery),
+    *(
+        Route(
+            *("POST", f"/v1/workers/{name}", summary, handler, OPERATORS, "whole"),
+            body=fleet.WorkersBody,
+            repeat=SAME,
+        )
+        for name, summary, handler in (
+            ("drain", "Let workers of a name claim no more", fleet.drain),
+            ("stop", "Stop workers of a name", fleet.stop),
+            ("resume", "Take back what workers were asked", fleet.resume_orders),
+        )
+    ),
     Route(
         *("POST", "/v1/workers/{id}/gone", "Declare a worker dead", fleet.gone, OPERATORS, "refuse"),
         repeat="it is gone once",
@@ -198,6 +215,8 @@ _FLEET = (
         statuses=(201,),
         repeat="each call starts one",
     ),
+    Route("GET", "/v1/batches", "List batches, newest first", fleet.batches, WATCHERS, "whole", query=fleet.LimitQuery),
+    Route("GET", "/v1/batches/{id}", "Show a batch", fleet.batch, WATCHERS, "whole"),
     Route("GET", "/v1/stats", "Count jobs by queue", fleet.stats, READERS, "filter"),
     Route("GET", "/v1/zombies", "Look back at lost attempts", fleet.zombies, READERS, "whole", query=fleet.SinceQuery),
     Route(
