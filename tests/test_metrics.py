@@ -10,10 +10,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.errors import StoreTimeout, StoreUnavailable
-from holdfast.metrics import METRICS, OTHER, MeasuredStore, Registry, Series, render
+from holdfast.hooks import Hooks
+from holdfast.metrics import METRICS, OTHER, MeasuredStore, Registry, Series, render, watch_duties
 from holdfast.stores.memory.store import MemoryStore
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import BEFORE, FaultyStore, scripted
+from tests.factory import make_job
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -122,6 +124,25 @@ def test_calls_of_the_store_are_timed_and_their_errors_counted(clock: FakeClock)
     assert numbers["holdfast_store_operation_duration_seconds_count", (("verb", "counts"),)] == 2
     assert numbers["holdfast_store_errors_total", (("kind", "unavailable"), ("verb", "counts"))] == 1
     assert {dict(labels).get("verb") for _, labels in numbers} == {"counts"}
+
+
+def test_a_job_counts_as_enqueued_when_it_was_stored(clock: FakeClock) -> None:
+    registry = Registry()
+    store: Any = MeasuredStore(MemoryStore(clock=clock), clock, registry)
+    jobs = [make_job(queue="mail"), make_job(queue="mail"), make_job(queue="media")]
+    store.add(jobs)
+    store.add(jobs=jobs)  # they are there already
+    assert registry.read()["holdfast_jobs_enqueued_total"] == {("mail",): 2.0, ("media",): 1.0}
+
+
+def test_a_process_shows_which_duties_it_has() -> None:
+    hooks, registry = Hooks(), Registry()
+    watch_duties(hooks, registry)
+    for kind, has in (("duty_acquired", 1.0), ("duty_lost", 0.0)):
+        hooks.emit(kind, {"duty": "reaper", "holder": "me", "term": 4})
+        assert hooks.flush()
+        assert registry.read()["holdfast_duty_held"] == {("reaper",): has}
+    assert registry.read()["holdfast_duty_term"] == {("reaper",): 4.0}
 
 
 def test_a_call_that_took_too_long_is_a_timeout_and_not_an_outage(clock: FakeClock) -> None:

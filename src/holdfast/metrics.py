@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from holdfast.clock import Clock
+from holdfast.core.records import NewJob
 from holdfast.errors import HoldfastError, StoreDenied, StoreFull, StoreReadOnly, StoreTimeout, StoreUnavailable
-from holdfast.stores.protocol import Store
+from holdfast.hooks import Hooks
+from holdfast.stores.protocol import Added, Store
 
 Kind = Literal["counter", "gauge", "histogram"]
 Source = Literal["store", "process"]
@@ -104,6 +106,9 @@ METRICS: dict[str, Metric] = {
     "holdfast_store_errors_total": Metric(
         "counter", "process", "Calls of the store that failed.", ("verb", "kind"), 240
     ),
+    "holdfast_jobs_enqueued_total": Metric("counter", "process", "Jobs that this process has stored.", ("queue",), 100),
+    "holdfast_duty_held": Metric("gauge", "process", "1 while this process has a duty of the fleet.", ("duty",), 10),
+    "holdfast_duty_term": Metric("gauge", "process", "The term of a duty when this process took it.", ("duty",), 10),
     "holdfast_operator_acts_total": Metric("counter", "process", "Acts of people over HTTP.", ("act", "result"), 80),
     "holdfast_login_failures_total": Metric("counter", "process", "Tokens that were refused."),
     "holdfast_http_requests_total": Metric("counter", "process", "Requests.", ("route", "method", "code"), 300),
@@ -269,7 +274,10 @@ class MeasuredStore:
         def measured(*args: Any, **kwargs: Any) -> Any:
             began = clock.lease()
             try:
-                return call(*args, **kwargs)
+                answer = call(*args, **kwargs)
+                if verb == "add":
+                    _count_stored(registry, args[0] if args else kwargs["jobs"], answer)
+                return answer
             except HoldfastError as error:
                 registry.inc("holdfast_store_errors_total", verb, _kind_of(error))
                 raise
@@ -278,6 +286,23 @@ class MeasuredStore:
                 registry.observe("holdfast_store_operation_duration_seconds", verb, value=took_s)
 
         return measured
+
+
+def _count_stored(registry: Registry, jobs: Sequence[NewJob], answers: Sequence[Added]) -> None:
+    for job, added in zip(jobs, answers, strict=True):
+        if not added.existed:
+            registry.inc("holdfast_jobs_enqueued_total", job.queue)
+
+
+def watch_duties(hooks: Hooks, registry: Registry) -> None:
+    """Show which duties this process has."""
+
+    def changed(event: Mapping[str, Any]) -> None:
+        registry.put("holdfast_duty_held", event["duty"], value=float(event["kind"] == "duty_acquired"))
+        registry.put("holdfast_duty_term", event["duty"], value=float(event["term"]))
+
+    hooks.on("duty_acquired", changed)
+    hooks.on("duty_lost", changed)
 
 
 _KINDS: Mapping[type[HoldfastError], str] = {

@@ -21,7 +21,7 @@ from holdfast.by_name import publish
 from holdfast.core.access import Token, User
 from holdfast.errors import StoreUnsupported
 from holdfast.ids import new_id
-from holdfast.metrics import Registry
+from holdfast.metrics import Registry, watch_duties
 from holdfast.server.call import Call, Disconnected, Receive, Scope, Send, decoded, exact, query_of, read_body
 from holdfast.server.events import Feed
 from holdfast.server.liveness import Liveness
@@ -83,6 +83,8 @@ class Server:
         self._polls: Polls | None = None
         self.feed = Feed(self)
         self.registry = registry or Registry()
+        if services:
+            watch_duties(app.hooks, self.registry)
         self.facts = StoreFacts(lambda: app.store, app.clock.lease)
         self._traffic = Traffic(self.registry)
         self.liveness = Liveness(self)
