@@ -81,7 +81,7 @@ matrix: ## Run the suite with every Python 3.11, 3.12 and 3.13 found
 lock: setup ## Write the lock file from pyproject.toml
 	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
 	  print(*p["project"]["dependencies"], *p["project"]["optional-dependencies"]["postgres"], \
-	  *p["project"]["optional-dependencies"]["server"], *p["project"]["optional-dependencies"]["otel"], \
+	  *p["project"]["optional-dependencies"]["redis"], *p["project"]["optional-dependencies"]["server"], *p["project"]["optional-dependencies"]["otel"], \
 	  *p["dependency-groups"]["dev"], sep="\n")' > $(VENV)/wanted
 	@$(PIP) install -q --dry-run --ignore-installed --report $(VENV)/found -r $(VENV)/wanted
 	@$(BIN)/python -c 'import json; print("# Exact versions for development on Python 3.11 to 3.13; written by `make lock`."); \

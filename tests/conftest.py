@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from hypothesis.internal.conjecture import providers
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.servers import PostgresServer
+from tests.servers import PostgresServer, RedisServer
 
 # A landing is judged by what changed, not by what was drawn; docs/guarantees.md names the commands that draw anew.
 settings.register_profile("suite", derandomize=True, database=None, deadline=None)
@@ -30,6 +30,7 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 SPEAKING = ("tests/simulation/", "tests/crash/test_recovery.py", "tests/crash/test_storm.py")
 
+SERVERS = ("postgres", "redis")  # kinds of stores that have a server
 TABLES = ("job", "journal", "step", "signal", "worker", "published", "beat_aside", "duty", "tally", "schedule")
 TABLES += ("queue", "paused_group", "turn", "task", "token", "worker_order", "worker_recent", "error", "crash")
 TABLES += ("batch", "batch_removed", "key")
@@ -81,9 +82,9 @@ def commits_that_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PostgresStore, "commits_may_hang", False)
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 def store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> Iterator[Store]:
-    url = request.getfixturevalue("postgres") if request.param == "postgres" else ""
+    url = request.getfixturevalue(request.param) if request.param in SERVERS else ""
     opened = open_store(request.param, clock, tmp_path, url)
     opened.migrate()
     yield opened
@@ -102,6 +103,10 @@ def open_store(kind: str, clock: FakeClock, folder: Path, url: str = "") -> Stor
         from holdfast.stores.postgres.store import PostgresStore
 
         return PostgresStore(url, clock=clock)
+    if kind == "redis":
+        from holdfast.stores.redis.store import RedisStore
+
+        return RedisStore(url, clock=clock)
     from holdfast.stores.sqlite.store import SqliteStore
 
     # What survives a power cut is no matter of conformance, and the suite is a third faster without the wait.
@@ -125,6 +130,22 @@ def postgres(postgres_server: str) -> str:
     """The address of a store in which nothing has been done yet: its tables are there, and empty."""
     empty(postgres_server)
     return postgres_server
+
+
+@pytest.fixture(scope="session")
+def redis_server() -> Iterator[RedisServer]:
+    """A Valkey server that belongs to this run of the tests."""
+    server = RedisServer()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def redis(redis_server: RedisServer) -> str:
+    """The address of a server in which nothing is stored."""
+    with closing(redis_server.client()) as client:
+        client.flushall()
+    return redis_server.url
 
 
 def empty(url: str) -> None:

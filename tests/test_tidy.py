@@ -169,7 +169,7 @@ BASE = {
     "forks": {"core", "errors", "clock"},
     "ids": {"core", "errors", "clock"},
 }
-STORES_USE = {"core", "errors", "clock", "failpoints", "interrupts", "forks"}
+STORES_USE = {"core", "errors", "clock", "failpoints", "interrupts", "forks", "ids"}
 STORES_SHARE = {"protocol", "row_json", "keyed_jobs", "sql", "caller_connection", "wakeups", "urls", "rounds"}
 EDGES = {"testing", "integrations", "rescue"}
 FRONT = {"cli", "__main__"}
@@ -379,6 +379,7 @@ LONG: dict[str, tuple[int, str]] = {
     "app.py": (1100, "what users call"),
     "stores/memory/store.py": (1000, "the verbs of a store"),
     "stores/postgres/store.py": (1000, "the verbs of a store"),
+    "stores/redis/store.py": (850, "the verbs of a store"),
     "stores/protocol.py": (1000, "the contract of a store"),
     "stores/sqlite/store.py": (1000, "the verbs of a store"),
 }

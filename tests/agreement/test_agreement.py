@@ -8,7 +8,9 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from tests.agreement.machine import Stores
 from tests.agreement.postgres import stores_at
+from tests.agreement.redis import stores_on
 from tests.agreement.workflows import Workflows
+from tests.servers import RedisServer
 
 EXAMPLES = int(os.environ.get("HOLDFAST_EXAMPLES", "0"))
 
@@ -42,3 +44,13 @@ def test_memory_and_sqlite_agree_about_workflows() -> None:
 @pytest.mark.slow  # every step is a dozen round trips
 def test_memory_and_postgres_agree_about_workflows(postgres_server: str) -> None:
     run_state_machine_as_test(stores_at(postgres_server, Workflows), settings=drawn(25))
+
+
+@pytest.mark.slow  # every step is a dozen round trips
+def test_memory_and_redis_agree(redis_server: RedisServer) -> None:
+    run_state_machine_as_test(stores_on(redis_server), settings=drawn(12))
+
+
+@pytest.mark.slow  # every step is a dozen round trips
+def test_memory_and_redis_agree_about_workflows(redis_server: RedisServer) -> None:
+    run_state_machine_as_test(stores_on(redis_server, Workflows), settings=drawn(12))

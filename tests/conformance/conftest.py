@@ -23,10 +23,10 @@ def served() -> Iterator[Served]:
         yield served
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres", "remote"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis", "remote"])
 def store(request: pytest.FixtureRequest, clock: FakeClock, tmp_path: Path) -> Iterator[Store]:
     kind = BEHIND if request.param == "remote" else request.param
-    url = request.getfixturevalue("postgres") if kind == "postgres" else ""
+    url = request.getfixturevalue(kind) if kind in conftest.SERVERS else ""
     opened = behind = conftest.open_store(kind, clock, tmp_path, url)
     behind.migrate()
     if request.param == "remote":

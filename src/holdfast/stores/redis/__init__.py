@@ -1,0 +1,1 @@
+"""The store over Redis or Valkey; `store.py` has the verbs."""
