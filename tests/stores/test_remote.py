@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import http.server
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -415,6 +418,40 @@ def test_a_lost_answer_to_an_enqueue_names_the_jobs() -> None:
     store.close()
     server.shutdown()
     server.server_close()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # that is the point
+def test_a_process_that_is_forked_while_the_worker_shows_its_life_does_not_hang(as_role: Any, served: Served) -> None:
+    store = as_role("worker")
+    worker = enrol(store)
+    server: Any = served._server
+    until(lambda: server.liveness.streams == 1)
+    for _ in range(5):
+        child = os.fork()
+        if child == 0:  # a thread of the parent reads from this connection
+            os._exit(0 if store._alive[worker]._connection.sock.fileno() == -1 else 1)
+        assert exit_code_of(child) == 0
+    assert store.beat(worker, ()).counted
+
+
+def until(condition: Callable[[], bool]) -> None:
+    give_up_at = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < give_up_at
+        time.sleep(0.01)
+
+
+def exit_code_of(child: int) -> int | None:
+    """Wait for the end of a process; None, and end it, if it hangs."""
+    give_up_at = time.monotonic() + 20
+    while time.monotonic() < give_up_at:
+        found, status = os.waitpid(child, os.WNOHANG)
+        if found:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
 
 
 def test_a_deadline_is_shorter_than_a_beat(as_role: Any) -> None:

@@ -128,7 +128,7 @@ class Connections:
         """Let go of the connections of the parent, without a word to the server."""
         self._lock = threading.Lock()
         for each in self._kept:
-            drop(each)
+            abandon(each)
         self._kept = []
 
     def close(self) -> None:
@@ -233,6 +233,17 @@ def drop(connection: http.client.HTTPConnection) -> None:
     """Close a connection whatever state it is in."""
     with contextlib.suppress(OSError):
         connection.close()
+
+
+def abandon(connection: http.client.HTTPConnection) -> None:
+    """Close only the descriptor of a connection, in a forked process.
+
+    A thread of the parent may be reading from it. Its reader has a lock then, which nobody in this process gives back:
+    a close would wait for ever.
+    """
+    if connection.sock is not None:
+        with contextlib.suppress(OSError):
+            os.close(connection.sock.detach())
 
 
 class _Document(msgspec.Struct):

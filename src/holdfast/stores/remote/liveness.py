@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
 from holdfast.forks import renew_in_child
-from holdfast.stores.remote.connection import Connections, drop
+from holdfast.stores.remote.connection import Connections, abandon, drop
 
 log = logging.getLogger("holdfast.remote")
 
@@ -49,9 +49,10 @@ class Alive:
 
     def after_fork_in_child(self) -> None:
         """Let go of the parent's connection: else it stays open when the parent dies."""
+        self._stopping = threading.Event()  # a thread of the parent may have the lock of the old one
         self._stopping.set()
         if self._connection is not None:
-            drop(self._connection)
+            abandon(self._connection)
 
     def _close(self) -> None:
         connection = self._connection
