@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
 import time
@@ -14,10 +15,11 @@ import pytest
 from holdfast import insight
 from holdfast.app import App
 from holdfast.core.published import PublishedTask
+from holdfast.core.verdict import Succeeded
 from holdfast.server import call as reading
-from holdfast.server import connection, events
+from holdfast.server import connection, events, jobs
 from holdfast.testing import FakeClock
-from tests.factory import add, enrol, make_job
+from tests.factory import add, enrol, make_job, settle, start
 from tests.served import Served
 from tests.server.client import Client, add_token, code
 
@@ -193,6 +195,21 @@ def test_an_operator_of_one_queue_declares_no_worker_dead_that_serves_others(app
     both, one = enrol(app.store, queues=["mail", "money"]), enrol(app.store, queues=["mail"])
     assert code(client.post(f"/v1/workers/{both}/gone", token=secret), 404) == "not_found"
     assert client.post(f"/v1/workers/{one}/gone", token=secret).status_code == 200
+
+
+def test_a_page_of_large_results_ends_early_and_goes_on(
+    app: App, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "PAGE_BYTES", 2_500)
+    worker = enrol(app.store)
+    for length in (1_000, 1_000, 5_000, 1_000, 1_000):
+        settle(app.store, start(app.store, worker), Succeeded(json.dumps("x" * length)))
+    sizes, cursor = [], ""
+    while cursor is not None:
+        page = client.get(f"/v1/jobs?limit=500{cursor and '&cursor='}{cursor}").json()
+        sizes.append(len(page["items"]))
+        cursor = page["next"]
+    assert sizes == [2, 1, 2]
 
 
 # ------------------------------------------------------------------------- through the verbs of the store

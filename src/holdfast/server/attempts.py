@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from holdfast import insight
 from holdfast.core.machine import State
-from holdfast.core.records import REMOTE_BOOT, Job, Lease, Published, Pulse, Record, Step, Worker
+from holdfast.core.records import REMOTE_BOOT, Filter, Job, Lease, Published, Pulse, Record, Step, Worker
 from holdfast.core.settlement import Settlement, settlement
 from holdfast.core.text import check_storable, clean
 from holdfast.core.verdict import Cancelled, Failed, Outcome, Released, Snoozed, Succeeded, judge
@@ -364,7 +364,8 @@ def _in_scope(call: Call, ids: list[str]) -> dict[str, Job]:
     """Return the jobs; raise `not_found` if one of them is outside the scope of the user."""
     if call.user.queues is None and call.route.path == "/v1/beat":
         return {}
-    rows = {row.id: row for job_id in ids if (row := call.store.get(job_id)) is not None}
+    wanted = tuple(sorted(set(ids)))
+    rows = {row.id: row for row in call.store.find(Filter(ids=wanted, limit=max(1, len(wanted))))} if wanted else {}
     for row in rows.values():
         call.need_queue(row.queue, f"job {row.id!r}")
     return rows

@@ -33,6 +33,7 @@ from holdfast.tasks import Draft
 
 BATCH_MAX = 1_000
 PAGE_MAX = 500
+PAGE_BYTES = 8 << 20  # of results and errors in a page
 COUNT_MAX = 10_000
 SLICE = 500
 SCAN_PAGES = 20  # read for one page of a token with several queues
@@ -309,12 +310,24 @@ def list_(call: Call) -> Answer:
     chosen = _selection(call, query, query.state)
     digest = _digest(query)
     found, more = _page(call, chosen, query.limit, _anchors(query.cursor, digest))
+    if (fit := _that_fit(found)) < len(found):
+        found, more = found[:fit], True
     names, now = insight.worker_names(call.store), call.store.now()
     items = [{**insight.job_view(row, now, names), **_of_enqueue(row)} for row in found]
     following = _cursor([row.id for row in found], digest) if more else None
     data = {"items": items, "next": following, "count": _count(call, query)}
     link = {"link": f'<{call.base}{call.route.path}?cursor={following}>; rel="next"'} if following else {}
     return Answer(data, headers=link)
+
+
+def _that_fit(rows: list[Job]) -> int:
+    """Return how many of these make an answer of a size that a client can take; at least one."""
+    left = PAGE_BYTES
+    for at, row in enumerate(rows):
+        left -= len(row.result or "") + len(row.error or "")
+        if left < 0:
+            return max(1, at)
+    return len(rows)
 
 
 def list_workflows(call: Call) -> Answer:
