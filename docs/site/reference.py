@@ -40,7 +40,7 @@ def python_api() -> str:
 def commands() -> str:
     """Return the page on the command line."""
     return (
-        "\n".join(["# Commands and their options", "", "What each command prints for `--help`.", "", *_commands()])
+        "\n".join(["# Commands and their options", "", "Each command prints this for `--help`.", "", *_commands()])
         + "\n"
     )
 
@@ -150,7 +150,7 @@ def _prose(doc: str | None) -> list[str]:
 
 def _commands() -> Iterator[str]:
     for path, command in _walk("holdfast", cli):
-        with click.Context(command, info_name=path, max_content_width=100, terminal_width=100) as context:
+        with click.Context(command, info_name=path, max_content_width=88, terminal_width=88) as context:
             text = command.get_help(context)
         yield from (f"{'##' if path.count(' ') < 2 else '###'} `{path}`", "", "```text", text, "```", "")
 

@@ -166,14 +166,15 @@ class MortalStore:
         return [Reply.REFUSED if is_lost else next(answers) for is_lost in lost]
 
     def record(self, records: Sequence[Record]) -> list[Reply]:
-        living = [each for each in records if not self._crashes.is_dead(each.lease)]
-        answers = dict(zip(map(id, living), self._store.record(living) if living else [], strict=True))
-        for each in living:
-            saved = [step.name for step in each.steps if step.kind == "step" and step.state == "recorded"]
-            if any(self._crashes.strikes(name, "saved", is_task=False) for name in saved):
-                self._crashes.bury(each.lease)
-                answers[id(each)] = Reply.REFUSED
-        return [answers.get(id(each), Reply.REFUSED) for each in records]
+        return [self._recorded(*each) for each in zip(records, self._store.record(records), strict=True)]
+
+    def _recorded(self, record: Record, answer: Reply) -> Reply:
+        """Keep the answer from a worker that died when its step was saved."""
+        saved = [step.name for step in record.steps if step.kind == "step" and step.state == "recorded"]
+        if any(self._crashes.strikes(name, "saved", is_task=False) for name in saved):
+            self._crashes.bury(record.lease)
+            return Reply.REFUSED
+        return answer
 
     @contextmanager
     def transaction(self, lease: Lease, max_s: float) -> Iterator[Any]:
