@@ -171,6 +171,7 @@ BASE = {
 }
 STORES_USE = {"core", "errors", "clock", "failpoints", "interrupts", "forks", "ids"}
 STORES_SHARE = {"protocol", "row_json", "keyed_jobs", "sql", "caller_connection", "wakeups", "urls", "rounds"}
+STORES_SHARE |= {"copying"}
 EDGES = {"testing", "integrations", "rescue"}
 FRONT = {"cli", "__main__"}
 IMPURE = {

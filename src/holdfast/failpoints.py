@@ -38,6 +38,9 @@ POINTS = (
     "fire.before",
     "fire.after",
     "migrate.middle",
+    "copy.page",
+    "copy.passed",
+    "copy.settled",
 )
 
 _armed: dict[str, list[str]] = {}

@@ -16,7 +16,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import EventKind, Schedule
 from holdfast.core.text import check_storable
 from holdfast.errors import NotFound, Refused
-from holdfast.stores.protocol import Added, Store
+from holdfast.stores.protocol import Added, Store, in_words
 
 
 def pause_schedule(store: Store, key: str, paused: bool, actor: str, note: str | None) -> None:
@@ -66,8 +66,11 @@ def accept(store: Store, actor: str, note: str) -> int:
     Raises `Refused` when there is nothing to accept.
     """
     seen = store.standing("", (), None).incarnation
-    if not store.doubts():
+    doubts = store.doubts()
+    if not doubts:
         raise Refused("there is nothing to accept: no worker has reported this store as changed")
+    if half := [doubt for doubt in doubts if doubt.evidence == "copy"]:
+        raise Refused(in_words(half[0]))
     _note(store, "accepted", actor, note, incarnation=seen + 1)
     return store.accept(seen, actor, note)
 

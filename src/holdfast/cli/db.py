@@ -14,8 +14,9 @@ from holdfast.cli.exit_codes import Exit
 from holdfast.cli.leaving import noting
 from holdfast.cli.loading import open_existing, opened_store, require_schema
 from holdfast.cli.output import Progress, clean, show_json
-from holdfast.cli.types import Text, WordList, by_option, json_option, older_than_option, person_options
+from holdfast.cli.types import Duration, Text, WordList, by_option, json_option, older_than_option, person_options
 from holdfast.core.machine import ENDED, State
+from holdfast.core.text import counted
 from holdfast.errors import UsageError
 from holdfast.stores import open_store
 from holdfast.stores.protocol import Schema, Store, in_words
@@ -159,6 +160,59 @@ def backup(target: Path, as_json: bool) -> None:
             written = store.backup(target, progress.advance)
     words = f"{clean(target)} written ({insight.size(written)})"
     show_result(as_json, {"file": str(target), "bytes": written}, words)
+
+
+@db.command(
+    epilog="""
+    holdfast db copy --from sqlite:///jobs.db --to postgresql://user@host/database
+    holdfast db copy --to sqlite:///jobs.db --drain
+    """
+)
+@click.option("--from", "source_url", metavar="URL", type=Text(), help="The store to copy; otherwise that of --db.")
+@click.option("--to", "target_url", metavar="URL", type=Text(), required=True, help="An empty store, or none yet.")
+@click.option("--drain", is_flag=True, help="Ask the workers of the source to stop, and wait for them.")
+@click.option(
+    "--drain-within",
+    type=Duration(),
+    metavar="TIME",
+    default="5m",
+    show_default=True,
+    help="With --drain: give up after this time, and copy nothing.",
+)
+@by_option
+@json_option
+def copy(source_url: str | None, target_url: str, drain: bool, drain_within: float, by: str, as_json: bool) -> None:
+    """Copy a store into another one, of any kind, to move a fleet.
+
+    Jobs, their histories, steps, signals, keys, schedules, limits and counters are the same afterwards, with their
+    fences. Jobs that run are lost attempts in the copy, at no cost: their workers must have stopped. The copy is
+    compared with the source, and complete when nothing differs. If it is interrupted, run the same command again.
+
+    From the beginning of the copy no worker claims from the source any more, until a person accepts it with
+    `holdfast db accept`. Workers of the target claim when the copy is complete. Exits with 6 when the source is in use,
+    or the target has jobs of its own.
+    """
+    from holdfast.store_copy import StoreCopy
+
+    settings().db_given = source_url or settings().db_given
+    with opened_store(bulk=True) as source, closing(open_store(target_url, bulk=True)) as target:
+        target.migrate()
+        copying = StoreCopy(source, target)
+        if drain:
+            copying.drain(by, drain_within, lambda alive: say(f"waiting for {counted(len(alive), 'worker')} to stop"))
+        copying.check()
+        with Progress("copying", copying.total()) as progress:
+            copying.advance = progress.advance
+            report = copying.run(by)
+    tables = [{"table": each.name, "rows": each.rows, "sha256": each.sha256} for each in report.tables]
+    data = {"from": insight.shown_url(source.url), "to": insight.shown_url(target.url), "written": report.written}
+    jobs = next(each.rows for each in report.tables if each.name == "job")
+    rows = sum(each.rows for each in report.tables)
+    words = (
+        f"{counted(jobs, 'job')} copied, {counted(rows, 'row')} compared and the same; "
+        f"{counted(report.lost, 'running job')} settled as lost; workers of {clean(data['to'])} may claim"
+    )
+    show_result(as_json, {**data, "lost": report.lost, "tables": tables}, words)
 
 
 @db.command(

@@ -25,6 +25,8 @@ Evidence = Literal[
     "wal",
     "shm",
     "file",
+    "copy",  # `seen`, the identity of another store, is copied into this one, and the copy has not ended
+    "moved",  # this store was, or is being, copied to the one whose identity is `seen`
 ]
 
 

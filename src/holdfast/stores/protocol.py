@@ -123,6 +123,10 @@ def in_words(doubt: Doubt) -> str:
             what = "its file was truncated to 0 bytes while it was in use"
         case "file":
             what = "another file was put in its place while it was in use"
+        case "copy":
+            return f"a copy of {doubt.found} into this store is not complete: run the same `holdfast db copy` again"
+        case "moved":
+            return f"the store was copied to {doubt.found}, where its jobs continue"
         case "incarnation":
             what = f"its incarnation was {doubt.seen} and is {doubt.found}, and no operator has accepted it since"
         case name:

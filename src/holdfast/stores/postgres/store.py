@@ -81,6 +81,7 @@ from holdfast.stores.postgres.connection import (
     Limits,
     Options,
 )
+from holdfast.stores.postgres.copying import PostgresTables
 from holdfast.stores.postgres.editor import Editor
 from holdfast.stores.postgres.facts import PostgresFacts
 from holdfast.stores.postgres.figures import PostgresFigures
@@ -133,6 +134,7 @@ class PostgresStore:
         self._hints = Wakeups()
         self._claim_cursor = ClaimCursor()
         self._turns = Turns(self._db, self._hot)
+        self.tables = PostgresTables(self._db, self._turns, self._wall)
         self._unanswered: dict[str, float] = {}  # claims without an answer yet -> when each was last sent
         self._claim_try = 0  # rises when a claim is sent again
         self._batches = 0

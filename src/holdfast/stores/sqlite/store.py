@@ -71,6 +71,7 @@ from holdfast.stores.sqlite.backup import backup
 from holdfast.stores.sqlite.batches import SqliteBatches
 from holdfast.stores.sqlite.commit_watch import CommitWatch
 from holdfast.stores.sqlite.connection import Connections, Options, has_little_room, out_of_files
+from holdfast.stores.sqlite.copying import SqliteTables
 from holdfast.stores.sqlite.facts import SqliteFacts
 from holdfast.stores.sqlite.figures import SqliteFigures
 from holdfast.stores.sqlite.records import send, write_records
@@ -105,6 +106,7 @@ class SqliteStore:
         self.tokens = SqliteTokens(self._db)
         self.figures = SqliteFigures(self._db, self._clock)
         self.batches = SqliteBatches(self._db, self._clock)
+        self.tables = SqliteTables(self._db)
         self._beat_wait_s = self._db.options.busy_s  # how long a beat waits for the write lock: at most until the next
         self._seen = threading.local()  # what each waiting thread saw last
         self._foreign: dict[str, tuple[int, float]] = {}  # workers of another boot: beats when first seen, and when
