@@ -92,10 +92,10 @@ class App:
     """Tasks and their jobs. Making one does no I/O; the store is opened at its first use. Safe to share by threads.
 
     url: `sqlite:///jobs.db` (a path from here; four slashes for one from the root), `postgresql://user@host/database`,
-    `memory://`; by default `$HOLDFAST_DB`, or a file `holdfast.db` in this folder. codec: how payloads and results
-    become text, when JSON does not serve; every program of the fleet needs the same. journal: "full" also records
-    claims and successes. keep: how long ended jobs are kept, by state, such as {"done": "7d", "dead": "90d"};
-    what is not named is kept for ever. `holdfast worker` deletes the rest.
+    `redis://server`, `memory://`; by default `$HOLDFAST_DB`, or a file `holdfast.db` in this folder. codec: how
+    payloads and results become text, when JSON does not serve; every program of the fleet needs the same. journal:
+    "full" also records claims and successes. keep: how long ended jobs are kept, by state, such as
+    {"done": "7d", "dead": "90d"}; what is not named is kept for ever. `holdfast worker` deletes the rest.
     migrate: False for those who run `holdfast db migrate` themselves; a stale schema is then refused.
 
         app = App("sqlite:///jobs.db")

@@ -632,7 +632,7 @@ def test_the_address_of_a_database_in_memory_is_refused_with_the_right_one(url: 
         (
             "jobs.db",
             "does not say what kind of store it is; write sqlite:///jobs.db, postgresql://user@host/database, "
-            "https://server or memory://",
+            "redis://server, https://server or memory://",
         ),
     ],
 )

@@ -20,6 +20,7 @@ Evidence = Literal[
     "worker",
     "removals",
     "settled job",
+    "writes",
     "known job",
     "truncate",
     "wal",
@@ -46,6 +47,7 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[str]  # of the jobs that were asked for
     runs_again: bool  # the job whose settled lease the worker has named runs under that very lease
     doubts: int  # that nobody has answered
+    forgotten: int = 0  # writes that were acknowledged to this process, and that the store does not count any more
     uncounted: bool = False  # a worker lives whose older program does not count what it removes
 
 
@@ -80,6 +82,8 @@ def compare(before: Standing, beats: int, now: Standing) -> Doubt | None:
         return Doubt("replaced", "identity", before.identity, now.identity)
     if now.incarnation != before.incarnation:
         return Doubt("rewound", "incarnation", str(before.incarnation), str(now.incarnation))
+    if now.forgotten > before.forgotten:
+        return Doubt("rewound", "writes", str(before.forgotten), str(now.forgotten))
     if now.removals < before.removals:
         return Doubt("rewound", "removals", str(before.removals), str(now.removals))
     if now.runs_again:

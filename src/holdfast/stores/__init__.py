@@ -10,8 +10,9 @@ from holdfast.forks import importing
 from holdfast.stores.protocol import Store, schema_too_new
 from holdfast.stores.urls import check_url
 
-# A command that works wherever Holdfast itself came from: a clone, a wheel or an index.
+# Commands that work wherever Holdfast itself came from: a clone, a wheel or an index.
 _DRIVER = "pip install 'psycopg[binary,pool]>=3.2'"
+_REDIS_DRIVER = "pip install 'redis>=6.2' 'hiredis>=3.1'"
 
 
 def open_store(url: str, *, clock: Clock | None = None, create: bool = True, bulk: bool = False) -> Store:
@@ -35,6 +36,13 @@ def open_store(url: str, *, clock: Clock | None = None, create: bool = True, bul
             from holdfast.stores.remote.store import RemoteStore
 
         return cast(Store, RemoteStore(url, clock=clock))  # its verbs are made from a table
+    if scheme in ("redis", "rediss", "unix"):
+        try:
+            with importing:
+                from holdfast.stores.redis.store import RedisStore
+        except ModuleNotFoundError as error:
+            raise StoreUnsupported(f"{error}; install the Redis driver: {_REDIS_DRIVER}") from None
+        return RedisStore(url, clock=clock, create=create)
     try:
         with importing:
             from holdfast.stores.postgres.store import PostgresStore

@@ -113,6 +113,8 @@ def in_words(doubt: Doubt) -> str:
             what = f"the row of worker {doubt.worker} is missing"
         case "settled job":
             what = "a job whose outcome was acknowledged runs again under the same claim"
+        case "writes":
+            what = f"{doubt.found} writes that it had acknowledged are missing"
         case "known job":
             what = f"job {doubt.seen} is missing, although no program has removed jobs"
         case "truncate":

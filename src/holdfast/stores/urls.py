@@ -9,8 +9,8 @@ from urllib.parse import quote
 from holdfast.errors import BadURL
 
 DEFAULT_URL = "sqlite:///holdfast.db"
-_ADDRESS = re.compile(r"(?i)(?:(sqlite):///[^?]|(postgresql|postgres|memory|https|http)://)")
-_SCHEMES = ("sqlite", "postgresql", "postgres", "memory", "https", "http")
+_ADDRESS = re.compile(r"(?i)(?:(sqlite):///[^?]|(postgresql|postgres|memory|https|http|rediss|redis|unix)://)")
+_SCHEMES = ("sqlite", "postgresql", "postgres", "memory", "https", "http", "redis", "rediss", "unix")
 
 
 def check_url(url: str) -> str:
@@ -31,7 +31,7 @@ def check_url(url: str) -> str:
         what = f"begins with {scheme + colon!r}, which no store does"
     raise BadURL(
         f"the store address {what}; write sqlite:///jobs.db, postgresql://user@host/database, "
-        "https://server or memory://"
+        "redis://server, https://server or memory://"
     )
 
 

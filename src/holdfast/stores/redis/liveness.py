@@ -4,8 +4,12 @@ A process subscribes to a channel for each of its workers, all on one connection
 when the connection ends, so a channel without subscribers is a free lock. A thread reads the connection, asks twice a
 second for a sign of life, and subscribes again, before anything else, after it was cut.
 
-If one connection was cut, all of them may have been, and some come back sooner than others. So a process that was cut
-does not look for free locks before the others had the time to come back (`SETTLE_S`).
+A server that was restarted, or took the place of another, has no subscriptions yet. So a worker's row names the run of
+the server that has its lock, and a lock counts only on that run. If one connection was cut, all of them may have been,
+and some come back sooner than others. So a process that was cut does not look for free locks before the others had the
+time to come back (`SETTLE_S`), nor while the server that it asks does not know its own subscription.
+
+The channels are sharded: in a Cluster the server of the store's slot has them, and ends them when the slot moves.
 """
 
 from __future__ import annotations
@@ -13,12 +17,15 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import redis
 from redis import exceptions
 
 from holdfast.clock import SystemClock, pause
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StoreError, StoreUnavailable
+from holdfast.forks import renew_in_child
+from holdfast.ids import new_id
 from holdfast.stores.redis.connection import Connections
 
 log = logging.getLogger("holdfast.stores")
@@ -31,21 +38,37 @@ AGAIN_S = 0.05  # between two tries to connect
 _CLOCK = SystemClock()
 
 
-class LivenessSubscription:
-    """See the module's docstring."""
+class Locks(NamedTuple):
+    """The locks of some workers, as a server knows them."""
 
-    def __init__(self, db: Connections, changed: Callable[[], None]) -> None:
+    run: str  # of the server; empty if this user may not ask
+    held: list[bool]
+
+
+class LivenessSubscription:
+    """See the module's docstring. `proved` is called when the lock of a worker is on another run of the server."""
+
+    def __init__(self, db: Connections, changed: Callable[[], None], proved: Callable[[str, str], None]) -> None:
         self._db = db
         self._changed = changed
+        self._proved = proved
+        self.made = 0
+        self.after_fork_in_child()
+        renew_in_child(self)
+
+    def after_fork_in_child(self) -> None:
+        """Begin without the thread, the connection and the workers, which stay with the parent."""
         self._lock = threading.Lock()
         self._workers: set[str] = set()  # whose channels are ours
+        self._unproved: set[str] = set()  # whose rows name an earlier run of the server
+        self._own = self._db.key(f"process:{new_id()}")
         self._link: Any = None
+        self._client: redis.Redis | None = None  # that the link belongs to
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
         self._answered_at = float("-inf")
         self._since = float("-inf")  # when the connection was made again after a cut
         self._cut = False
-        self.made = 0
 
     def start(self) -> None:
         """Begin to listen, if nobody has yet."""
@@ -55,16 +78,21 @@ class LivenessSubscription:
                 self._thread = threading.Thread(target=self._serve, name="holdfast-liveness", daemon=True)
                 self._thread.start()
 
-    def hold(self, worker_id: str) -> bool:
-        """Subscribe for a worker; return whether the subscription can be seen, and so proves something."""
+    def hold(self, worker_id: str) -> str | None:
+        """Subscribe for a worker; return the run of the server that has the lock, or None if it cannot be seen, and so
+        proves nothing."""
         self.start()
         with self._lock:
             self._workers.add(worker_id)
-            self._explained(lambda: self._link.subscribe(self.channel(worker_id)))
+            self._explained(lambda: self._link.ssubscribe(self.channel(worker_id)))
         give_up_at = _CLOCK.lease() + SUBSCRIBE_S
-        while not (seen := self.subscribers([worker_id])[0]) and _CLOCK.lease() < give_up_at:
+        while True:
+            locks = self.look([worker_id])
+            if locks is not None and locks.held[0]:
+                return locks.run
+            if _CLOCK.lease() >= give_up_at:
+                return None
             pause(0.001)
-        return seen == 1
 
     def drop(self, worker_id: str) -> None:
         """Give up the subscription of one of our workers; do nothing for others."""
@@ -72,8 +100,9 @@ class LivenessSubscription:
             if worker_id not in self._workers:
                 return
             self._workers.discard(worker_id)
+            self._unproved.discard(worker_id)
             try:
-                self._link.unsubscribe(self.channel(worker_id))
+                self._link.sunsubscribe(self.channel(worker_id))
             except (exceptions.RedisError, OSError):
                 return  # the connection is cut, and its subscriptions with it
 
@@ -90,11 +119,19 @@ class LivenessSubscription:
     def channel(self, worker_id: str) -> str:
         return self._db.key(f"alive:{worker_id}")
 
-    def subscribers(self, worker_ids: Sequence[str]) -> list[int]:
-        """Return how many connections are subscribed for each of these workers."""
+    def look(self, worker_ids: Sequence[str]) -> Locks | None:
+        """Return the locks of these workers; None while the server that is asked does not know this process."""
         channels = [self.channel(each) for each in worker_ids]
-        found = self._explained(lambda: self._db.client.pubsub_numsub(*channels)) if channels else []
-        return [int(number) for _, number in found]
+        info, found = self._db.send(("INFO", "server"), ("PUBSUB", "SHARDNUMSUB", self._own, *channels))
+        if isinstance(found, exceptions.RedisError):
+            raise self._db.explain(found) from found
+        numbers = [int(number) for number in found[1::2]]
+        if self._thread is not None and numbers[0] != 1:
+            return None
+        run = ""
+        if isinstance(info, bytes):
+            run = next((line[7:].decode() for line in info.splitlines() if line.startswith(b"run_id:")), "")
+        return Locks(run, [number > 0 for number in numbers[1:]])
 
     def close(self) -> None:
         """End the connection."""
@@ -103,7 +140,7 @@ class LivenessSubscription:
             thread, self._thread = self._thread, None
             if self._link is not None:
                 try:
-                    self._link.unsubscribe()  # its answer ends the wait of the thread
+                    self._link.sunsubscribe()  # its answer ends the wait of the thread
                 except (exceptions.RedisError, OSError):
                     log.debug("the liveness connection was cut before it was closed")
         if thread is not None:
@@ -121,9 +158,11 @@ class LivenessSubscription:
 
     def _subscribed(self) -> Any:
         """Open a connection that is subscribed to everything. The caller has the lock."""
-        link: Any = self._db.client.pubsub()  # type: ignore[no-untyped-call]
-        channels = [self._db.key("hint"), *map(self.channel, self._workers)]
-        self._explained(lambda: link.subscribe(*channels))
+        client = self._db.client
+        link: Any = client.pubsub()  # type: ignore[no-untyped-call]
+        channels = [self._db.key("hint"), self._own, *map(self.channel, self._workers)]
+        self._explained(lambda: link.ssubscribe(*channels))
+        self._client = client
         self._answered_at = _CLOCK.lease()
         self.made += 1
         return link
@@ -150,6 +189,7 @@ class LivenessSubscription:
                 with self._lock:
                     self._link = self._subscribed()
                     self._since = _CLOCK.lease()
+                    self._unproved = set(self._workers)
                 self._changed()
                 return True
             except StoreUnavailable:
@@ -166,15 +206,38 @@ class LivenessSubscription:
             if now >= look_at:
                 if asked_at is not None and now - asked_at > SUBSCRIBE_S:
                     raise StoreUnavailable("the server does not answer")
+                if self._db.client is not self._client:
+                    raise StoreUnavailable("another server has the store")
                 if asked_at is None:
                     asked_at = now
                     with self._lock:
                         link.ping()
+                self._prove()
                 look_at = now + LOOK_S
             news = link.get_message(timeout=max(0.001, look_at - _CLOCK.lease()))
             if news is None:
                 continue
             if news["type"] == "pong":
                 self._answered_at, asked_at = asked_at if asked_at is not None else now, None
-            elif news["type"] == "message":
+            elif news["type"] == "smessage":
                 self._changed()
+            elif news["type"] == "sunsubscribe" and self._is_ours(news["channel"]):
+                raise StoreUnavailable("the store has moved to another server")
+
+    def _is_ours(self, channel: bytes) -> bool:
+        with self._lock:
+            return channel.decode() in {self._own, *map(self.channel, self._workers)}
+
+    def _prove(self) -> None:
+        """Let the rows of our workers name the run of the server that has their locks now."""
+        waiting = sorted(self._unproved)
+        if not waiting:
+            return
+        try:
+            locks = self.look(waiting)
+            for worker_id, held in zip(waiting, locks.held if locks is not None else (), strict=False):
+                if held and locks is not None:
+                    self._proved(worker_id, locks.run)
+                    self._unproved.discard(worker_id)
+        except StoreError as error:
+            log.debug("could not say which server has the liveness lock (%s); trying again", error)

@@ -6,6 +6,7 @@ Most verbs are a `Work`: they read, decide as the store in memory does, and comm
 from __future__ import annotations
 
 import heapq
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -54,14 +55,18 @@ from holdfast.core.records import (
 )
 from holdfast.core.settlement import Settlement
 from holdfast.core.worker_exit import WorkerExit, gone
-from holdfast.errors import StoreUnsupported, UsageError, WorkerGone
+from holdfast.errors import OutcomeUnknown, StoreLost, StoreMissing, StoreUnsupported, UsageError, WorkerGone
 from holdfast.failpoints import point
+from holdfast.forks import renew_in_child
 from holdfast.ids import new_id
 from holdfast.stores import keyed_jobs, row_json
 from holdfast.stores.protocol import Added, Fired, Reply, Schema, Transaction, schema_too_new
 from holdfast.stores.redis import acts, keys, rows
+from holdfast.stores.redis.address import Options
 from holdfast.stores.redis.batches import RedisBatches
-from holdfast.stores.redis.connection import Connections, Options
+from holdfast.stores.redis.condition import facts_of
+from holdfast.stores.redis.connection import Connections
+from holdfast.stores.redis.facts import RedisFacts
 from holdfast.stores.redis.figures import RedisFigures, scored
 from holdfast.stores.redis.keys import WorkKeys
 from holdfast.stores.redis.liveness import LivenessSubscription
@@ -76,6 +81,8 @@ from holdfast.stores.redis.work import (
     pairs,
 )
 from holdfast.stores.wakeups import Wakeups
+
+log = logging.getLogger("holdfast.stores")
 
 SCHEMA = 1
 UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
@@ -102,21 +109,30 @@ class RedisStore:
     add_at_once = AT_ONCE
 
     def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True) -> None:
-        self.url = url
+        options = Options.parse(url)
+        self.url = options.shown
         self._clock: Clock = clock if clock is not None else SystemClock()
-        self._db = Connections(Options.parse(url), self._clock)
+        self._db = Connections(options, self._clock)
         self._create = create
+        self._incarnation = 0  # the last that this process has seen
         self._hints = Wakeups()
-        self._liveness = LivenessSubscription(self._db, self._hints.wake)
+        self._liveness = LivenessSubscription(self._db, self.wake, self._has_lock)
         self._read = Reader(self._db)
         self.tokens = RedisTokens(self._db)
         self.figures = RedisFigures(self._db, self._read.newest, self._read.rows, self._read.lines)
         self.batches = RedisBatches(self._db)
+        renew_in_child(self)
+
+    def after_fork_in_child(self) -> None:
+        """Share no connection and no lock with the parent."""
+        self._db.forget()
+        self._hints = Wakeups()
 
     @property
     def connections_made(self) -> int:
-        """Return how often the liveness connection was made."""
-        return self._liveness.made
+        """Return how often the liveness connection was made, and how many writes were forgotten: both call for a look
+        at what the store says about itself."""
+        return self._liveness.made + self._db.forgotten
 
     def now(self) -> Moment:
         return self._db.moment()
@@ -129,10 +145,13 @@ class RedisStore:
         if not jobs:
             return []
         point("add.before")
-        if has_keyed(jobs):
-            answers = committed(self._db, lambda work: keyed_jobs.add(WorkKeys(work), jobs))
-        else:
-            answers = committed(self._db, lambda work: work.add(jobs), blind=True)
+        try:
+            if has_keyed(jobs):
+                answers = committed(self._db, lambda work: keyed_jobs.add(WorkKeys(work), jobs))
+            else:
+                answers = committed(self._db, lambda work: work.add(jobs), blind=True)
+        except OutcomeUnknown as error:
+            raise OutcomeUnknown(str(error), tuple(job.id for job in jobs)) from error
         point("add.after")
         self.wake()
         return answers
@@ -184,7 +203,8 @@ class RedisStore:
         point("beat.before")
         lost: list[str] = []
         for start in range(AT_ONCE, len(pulses), AT_ONCE):
-            lost += committed(self._db, partial(acts.pulse, worker_id, pulses[start : start + AT_ONCE])) or []
+            page = partial(acts.pulse, worker_id, pulses[start : start + AT_ONCE])
+            lost += committed(self._db, page, acknowledged=False) or []
 
         def beat(work: Work) -> BeatReply:
             worker = work.field("workers", worker_id, Worker)
@@ -200,7 +220,7 @@ class RedisStore:
             cancelled = sorted(each.decode() for each in asked)
             return BeatReply(lost=missed, cancelled=cancelled, order=orders.in_force(given, worker))
 
-        reply = committed(self._db, beat)
+        reply = committed(self._db, beat, acknowledged=False)
         return reply if reply.gone else msgspec.structs.replace(reply, lost=[*reply.lost, *lost])
 
     def settle(self, settlements: Sequence[Settlement], under: Duty | None = None) -> list[Reply]:
@@ -256,11 +276,14 @@ class RedisStore:
         living = [worker for worker in workers if worker.gone_at is None]
         if not living or not self._liveness.may_judge():
             return found
-        locks = self._db.ask(("HMGET", "locks", *(worker.id for worker in living)))[0]
-        judged = [worker for worker, lock in zip(living, locks, strict=True) if lock is not None]
-        numbers = self._liveness.subscribers([worker.id for worker in judged])
+        runs = self._db.ask(("HMGET", "locks", *(worker.id for worker in living)))[0]
+        locks = self._liveness.look([worker.id for worker in living])
+        if locks is None:
+            return found
         return found + [
-            Vanished(worker, "session") for worker, number in zip(judged, numbers, strict=True) if not number
+            Vanished(worker, "session")
+            for worker, run, held in zip(living, runs, locks.held, strict=True)
+            if run is not None and run.decode() == locks.run and not held
         ]
 
     def holds_lock(self, worker_id: str) -> bool:
@@ -272,7 +295,7 @@ class RedisStore:
             raise schema_too_new(self.url, schema)
         if self._db.ask(("HEXISTS", "workers", worker.id))[0]:
             raise UsageError(f"worker {worker.id} is enrolled already; every start needs a new id")
-        has_lock = not worker.is_remote and self._liveness.hold(worker.id)
+        run = None if worker.is_remote else self._liveness.hold(worker.id)
 
         def enroll(work: Work) -> None:
             if work.field("workers", worker.id) is not None:
@@ -282,8 +305,8 @@ class RedisStore:
             work.do("HINCRBY", "meta", "enrolled", 1)
             work.do("ZADD", "enrolled", int(number or 0), worker.id)
             work.do("SADD", "alive", worker.id)
-            if has_lock:
-                work.do("HSET", "locks", worker.id, 1)
+            if run is not None:
+                work.do("HSET", "locks", worker.id, run)
             work.set("workers", worker.id, replace(worker, started_at=wall, beat_at=wall, order=None))
 
         try:
@@ -291,6 +314,11 @@ class RedisStore:
         except BaseException:
             self._liveness.drop(worker.id)
             raise
+
+    def _has_lock(self, worker_id: str, run: str) -> None:
+        """Note which run of the server has the lock of a worker, unless that is gone."""
+        alive, lock = ["member", "alive", worker_id, 1], ["HSET", "locks", worker_id, run]
+        self._db.run("commit", rows.packed_lists([alive]), rows.packed_lists([lock]))
 
     def retire(self, worker_id: str, cause: str, under: Duty | None = None, how: WorkerExit | None = None) -> bool:
         def retire(work: Work) -> bool:
@@ -653,7 +681,8 @@ class RedisStore:
         return False
 
     def ping(self, *, durably: bool = False) -> None:
-        self._db.run("commit_more", rows.packed([]), rows.packed([["HSET", "meta", "ping", 1]] if durably else []))
+        number = self._db.run("commit_more" if durably else "commit", rows.packed([]), rows.packed([]))[1]
+        log.debug("%s takes writes (%d)", self.url, number)
 
     def standing(self, worker_id: str, known: Sequence[str], settled: Lease | None) -> Standing:
         workers = {worker.id: worker for worker in self.workers(gone=True)}
@@ -661,13 +690,15 @@ class RedisStore:
         meta = {name.decode(): text.decode() for name, text in pairs(self._db.ask(("HGETALL", "meta"))[0])}
         job = jobs.get(settled.job_id) if settled is not None else None
         newest = self._db.run("newest", "+inf", 2, *sets)[1::2] if (sets := self._read.sets()) else []
-        doubts = self._db.ask(("HLEN", "doubts"))[0]
+        doubts, incarnation = self._db.ask(("HLEN", "doubts"))[0], int(meta["incarnation"])
+        if incarnation > self._incarnation:  # a person has accepted the store as it is
+            self._incarnation, self._db.forgotten = incarnation, self._db.forgotten if not self._incarnation else 0
         return Standing(
             schema=int(meta["schema"]),
             works_with=int(meta.get("works_with", SCHEMA)),
             identity=meta["epoch"],
             at=self._db.moment().wall,
-            incarnation=int(meta["incarnation"]),
+            incarnation=incarnation,
             accepted_at=float(meta["accepted_at"]),
             removals=int(meta["removals"]),
             beats=workers[worker_id].beats if worker_id in workers else None,
@@ -676,6 +707,7 @@ class RedisStore:
             missing=[job_id for job_id in known if job_id not in jobs],
             runs_again=job is not None and job.state is State.RUNNING and job.lease == settled,
             doubts=doubts,
+            forgotten=self._db.forgotten,
         )
 
     def doubt(self, seen: int, doubt: Doubt) -> None:
@@ -703,17 +735,22 @@ class RedisStore:
         return committed(self._db, accept)
 
     def schema(self) -> Schema:
-        found, works_with = self._db.ask(("HMGET", "meta", "schema", "works_with"))[0]
+        found, works_with = self._db.look(("HMGET", "meta", "schema", "works_with"))[0]
         return Schema(int(found or 0), SCHEMA, int(works_with or found or 0))
 
     def migrate(self) -> Schema:
+        self._db.check_server()
         schema = self.schema()
         if schema.is_too_new:
             raise schema_too_new(self.url, schema)
         if schema.found == 0:
-            self._db.check_version()
+            if self._db.epoch:
+                raise StoreLost(f"{self.url} was emptied: the store {self._db.epoch} is not there any more")
+            if not self._create:
+                raise StoreMissing(f"there is no store at {self.url}; run holdfast db init")
             self._db.run("migrate", new_id(), SCHEMA, first=True)
-        self._db.epoch = self._db.ask(("HGET", "meta", "epoch"))[0].decode()
+            log.info("made a new, empty store at %s", self.url)
+        self._db.ask()
         return schema
 
     def missing(self) -> list[str]:
@@ -727,6 +764,10 @@ class RedisStore:
             if (key := rows.live_key(each)) is not None:
                 alive[key] += 1
         return wrong + [f"key {key!r} has {times} live jobs" for key, times in alive.items() if times > 1]
+
+    def condition(self) -> RedisFacts:
+        """Say what is known of the server and of our keys."""
+        return facts_of(self._db, self._read.sets())
 
     def close(self) -> None:
         self.wake()

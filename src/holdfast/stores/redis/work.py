@@ -187,8 +187,8 @@ class Work:
 
     # --------------------------------------------------------------------------------- the commit
 
-    def commit(self) -> None:
-        """Write everything, or raise `Conflict`."""
+    def commit(self, *, acknowledged: bool = True) -> None:
+        """Write everything, or raise `Conflict`. `acknowledged`: wait for those whom the address names."""
         # The journal and new entries first, then rows, then old entries: whatever is left behind by a failure in the
         # middle, the row is right, and who reads an entry compares it with the row.
         first, then, last = self._todo, list[list[Any]](), list[list[Any]]()
@@ -217,12 +217,14 @@ class Work:
         todo = first + then + last
         if self.removed:
             todo.append(["HINCRBY", "meta", "removals", self.removed])
-        if not todo:
-            return
-        script = "commit_more" if grows else "commit"
-        done, number = self.db.run(script, rows.packed_lists(seen), rows.packed_lists(todo))
+        if not todo and not (acknowledged and self.db.options.ack is not None):
+            return  # else the write of an earlier try may wait for its replicas
+        script, known = "commit_more" if grows else "commit", self.db.ver
+        packed = rows.packed_lists(seen), rows.packed_lists(todo)
+        done, number = self.db.run(script, *packed, acknowledged=acknowledged)
         if not done:
             raise Conflict(seen[number - 1][:2])
+        self.db.wrote(known, number)
 
     def _change(
         self, before: Stored, job: Job | None, first: list[list[Any]], then: list[list[Any]], last: list[list[Any]]
@@ -429,13 +431,13 @@ def read_rows(db: Connections, ids: Sequence[str]) -> tuple[Moment, list[tuple[b
     return Moment(float(wall), float(lease)), read
 
 
-def committed(db: Connections, act: Callable[[Work], T], *, blind: bool = False) -> T:
+def committed(db: Connections, act: Callable[[Work], T], *, blind: bool = False, acknowledged: bool = True) -> T:
     """Act until nothing that was read has changed before the commit."""
     for attempt in range(TRIES):
         work = Work(db, blind=blind and attempt == 0)
         answer = act(work)
         try:
-            work.commit()
+            work.commit(acknowledged=acknowledged)
         except Conflict:
             continue
         return answer

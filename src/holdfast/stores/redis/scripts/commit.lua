@@ -89,5 +89,5 @@ for _, each in ipairs(todo) do
   end
 end
 for _, lane in pairs(dirty) do mend(unpack(lane)) end
-if came then call('PUBLISH', P .. 'hint', '') end
+if came then call('SPUBLISH', P .. 'hint', '') end
 return {1, call('HINCRBY', P .. 'meta', 'ver', 1)}
