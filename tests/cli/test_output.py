@@ -154,7 +154,10 @@ def test_what_a_person_must_read_goes_below_its_row_only_where_it_would_be_cut(r
     assert [column.head for column in below] == (["DETAIL"] if is_below else [])
 
 
-@pytest.mark.parametrize(("room", "below"), [(40, ["WHY", "RELEASE", "EXAMPLE"]), (60, ["WHY"]), (200, [])])
+@pytest.mark.parametrize(
+    ("room", "below"),
+    [(22, ["WHY", "RELEASE", "EXAMPLE"]), (40, ["WHY", "EXAMPLE"]), (60, ["WHY"]), (200, [])],
+)
 def test_the_longest_text_goes_below_its_row_first(room: int, below: list[str]) -> None:
     columns = [
         Column("ID", lambda r: r[0], keep=True),
@@ -165,8 +168,8 @@ def test_the_longest_text_goes_below_its_row_first(room: int, below: list[str]) 
     row = ["x" * 12, "why " * 20, "2026.11.19", "y" * 30]
     found = output._placed(columns, [row], room)[2]
     assert [column.head for column in found] == below
-    told = list(output._beneath(found, output._cells(found, [row])[0], room))
-    assert told[-1:] == ([f"release 2026.11.19; example {'y' * 30}"[:room].rstrip()] if len(below) == 3 else told[-1:])
+    told = " ".join(output._beneath(found, output._cells(found, [row])[0], room)).replace(" yyyy", "yyyy")
+    assert ("release 2026.11.19; example" in told) == (len(below) == 3)
 
 
 # ------------------------------------------------------------------------------------ a real terminal

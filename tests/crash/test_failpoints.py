@@ -139,5 +139,5 @@ def test_every_point_is_played_here() -> None:
     played = {*OF_A_WORKER, "reap.retired", "reap.middle", "add.before", "add.after", "migrate.middle"}
     played |= {"prune.before", "fire.before", "fire.after"}  # in test_pruning.py and test_schedules.py
     played |= {"end_batch.before", "end_batch.after"}  # in test_batches.py
-    played |= {"key.middle"}  # in test_keys.py
+    played |= {"key.middle", "dependents.before"}  # in test_keys.py and test_dependencies.py
     assert played | OF_WORKFLOWS == set(POINTS)

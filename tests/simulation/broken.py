@@ -35,6 +35,7 @@ class Broken:
     why: str = ""
     simulated: bool = True  # the simulation finds it; it has no workflows
     sqlite: bool = False  # the change is in the SQLite store, so the simulation runs over that one
+    first_seed: int = 0  # one run in a hundred shows some of these: begin where one is near
 
     @contextmanager
     def core(self) -> Iterator[None]:
@@ -163,7 +164,7 @@ BROKEN = [
     ),
     Broken(
         "hold and revive raise no fence, so an approval works twice",
-        ((acts, "_moved", "raises_fence=True", "raises_fence=False"),),
+        ((acts, "moved", "raises_fence=True", "raises_fence=False"),),
         world="hold, approved twice, held by hand",
     ),
     Broken(
@@ -186,6 +187,7 @@ BROKEN = [
         ((sim_actors, "SimWorker._keep", "run.window = trust(sent_at,", "run.window = trust(self.fleet.now(),"),
          (sim_actors, "SimWorker._claim", "trust(sent_at, job", "trust(self.fleet.now(), job"),
          (model_actors, "Worker.trusting", "trust(sent_at,", "trust(now,")),
+        first_seed=150,
     ),
     Broken(
         "an add by a known id stores anew",

@@ -60,11 +60,12 @@ _SAID_ELSEWHERE = {
 
 def tell(store: Store, job: Job, *, step_arguments: bool = False) -> None:
     """Print a job's story on stdout, with all that the store knows of it."""
-    why, events, now, names = together(
+    why, events, now, names, steps = together(
         lambda: insight.explain(store, job),
         lambda: store.journal(job.id),
         store.now,
         lambda: insight.worker_names(store),
+        lambda: insight.steps_of(store, job, aside=True, asks=True),
     )
     state = job.shown_state(now.wall)
     click.echo(f"{bold(clean(job.task))}  {styled(state)}  {dim(clean(job.id))}")
@@ -75,7 +76,6 @@ def tell(store: Store, job: Job, *, step_arguments: bool = False) -> None:
         click.echo()
         _show_choices([(clean(choice.words), clean(command_of(choice))) for choice in why.choices])
     click.echo()
-    steps = insight.steps_of(store, job, aside=True, asks=True)
     for label, value in _facts(job, now, names, insight.uncounted(job, events), insight.fresh_since(events), steps):
         if not (label == "error" and value in why.sentence):  # once is enough
             _show(label, value, "  ")
