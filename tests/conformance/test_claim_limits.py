@@ -304,6 +304,17 @@ def test_plain_queues_and_queues_with_turns_share_one_claim(store: Store) -> Non
     assert got == {"a": 4, "b": 1, "c": 2, "d": 2}
 
 
+def test_a_limit_that_this_process_has_not_met_hides_no_job_from_its_claim(store: Store) -> None:
+    """A worker that gets nothing may sleep, although a job is there that it may start."""
+    for queue in ("full", "new"):
+        store.limit(queue, setting(limit=1))
+    fill(store, 2, queue="full")
+    worker = enrol(store)
+    assert len(store.claim(worker, "first", ["full"], ["t"], 5)) == 1
+    ids = fill(store, 2, queue="new")
+    assert [job.id for job in store.claim(worker, "second", ["full", "new"], ["t"], 4)] == ids[:1]
+
+
 def test_a_claim_from_many_queues_with_limits_takes_what_may_start(store: Store, clock: FakeClock) -> None:
     names = ["full", "closed", "spent", "later", "strange", "grouped", "open", "plain"]
     held = {"full": setting(limit=1), "spent": setting(rate="1/1h"), "grouped": setting(group_limit=1)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
 from operator import itemgetter
@@ -298,24 +298,34 @@ class _Claim:
 
         has_plain_shares: those that are claimed in one statement have had theirs.
         """
-        known = frozenset(self._turns.queues)
-        plain = [(queue, share) for queue, share in shares(queues, most)[: len(queues)] if queue not in known]
-        parts = [([queue], share, True) for queue, share in shares(queues, most)[: len(queues)] if queue in known]
+        known, even_shares = frozenset(self._turns.queues), dict(shares(queues, most)[: len(queues)])
+        plain = [queue for queue in even_shares if queue not in known]
+        parts = [([queue], True) for queue in even_shares if queue in known]
         if plain and not has_plain_shares:
-            parts.append(([queue for queue, _ in plain], sum(share for _, share in plain), True))
+            parts.append((plain, True))
         rest = list(queues)
         while rest:
             part = list(itertools.takewhile(lambda queue: queue not in known, rest)) or rest[:1]
-            parts.append((part, most, False))
+            parts.append((part, False))
             rest = rest[len(part) :]
-        for part, share, even in parts:
-            wanted = min(share, most - (self.begun if started else self.ahead))
-            if wanted <= 0:
-                continue
-            if part[0] in known:
-                if not self._by_turns(part[0], wanted, started=started):
-                    return False
-            elif not self.plain(part, wanted if started else 0, 0 if started else wanted, even=even):
+        return all(self._part(part, most, even_shares if even else None, started=started) for part, even in parts)
+
+    def _part(self, part: Sequence[str], most: int, even_shares: Mapping[str, int] | None, *, started: bool) -> bool:
+        """Claim from one queue, or from several that take no turns as far as this process knows: the statement says
+        which of them do by now, and they are asked after it."""
+
+        def wanted(queues: Sequence[str]) -> int:
+            left = most - (self.begun if started else self.ahead)
+            return left if even_shares is None else min(left, sum(even_shares[queue] for queue in queues))
+
+        plain = [queue for queue in part if queue not in self._turns.queues]
+        if plain and (share := wanted(plain)) > 0:
+            limit, ahead = (share, 0) if started else (0, share)
+            if not self.plain(plain, limit, ahead, even=even_shares is not None):
+                return False
+        for queue in part:
+            by_turns = queue in self._turns.queues and (share := wanted([queue])) > 0
+            if by_turns and not self._by_turns(queue, share, started=started):
                 return False
         return True
 
