@@ -323,9 +323,9 @@ class _Claim:
             limit, ahead = (share, 0) if started else (0, share)
             if not self.plain(plain, limit, ahead, even=even_shares is not None):
                 return False
-        for queue in part:
-            by_turns = queue in self._turns.queues and (share := wanted([queue])) > 0
-            if by_turns and not self._by_turns(queue, share, started=started):
+        for queue in [queue for queue in part if queue in self._turns.queues]:
+            share = wanted([queue])
+            if share > 0 and not self._by_turns(queue, share, started=started):
                 return False
         return True
 
