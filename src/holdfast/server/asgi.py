@@ -27,6 +27,9 @@ from holdfast.server.events import Feed
 from holdfast.server.liveness import Liveness
 from holdfast.server.metrics import StoreFacts, Traffic
 from holdfast.server.options import ServerOptions, is_loopback
+from holdfast.server.pages.forms import fields_of, form_of
+from holdfast.server.pages.render import Pages, wants_page
+from holdfast.server.pages.table import PAGE_ROUTES, PAGES
 from holdfast.server.polls import Polls
 from holdfast.server.problems import PROBLEM_JSON, Problem, problem_of
 from holdfast.server.routes import OPEN, Answer, Route, Router, Stream
@@ -41,7 +44,7 @@ log = logging.getLogger("holdfast.server")
 FindUser = Callable[[Scope], User | Awaitable[User | None] | None]
 LARGE = 64 << 10  # bytes of a body that is decoded on a thread
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_ROUTER = Router(ROUTES)
+_ROUTER = Router((*ROUTES, *PAGE_ROUTES))
 
 
 def check_own_store(store: Store) -> None:
@@ -82,6 +85,7 @@ class Server:
         self._opening = asyncio.Lock()
         self._polls: Polls | None = None
         self.feed = Feed(self)
+        self.pages = Pages(self, PAGES)
         self.registry = registry or Registry()
         if services:
             watch_duties(app.hooks, self.registry)
@@ -117,6 +121,7 @@ class Server:
             pools, services, polls = (self._pool, self._people), self._services, self._polls
             self._pool = self._people = self._gate = self._services = self._polls = None
             await self.feed.stop()
+            await self.pages.pulse.stop()
             await self.liveness.stop()
             if polls is not None:
                 await asyncio.to_thread(polls.stop)
@@ -145,6 +150,18 @@ class Server:
         if self._pool is None:
             raise Problem("overloaded", "the server is stopping")
         return self._pool
+
+    @property
+    def people(self) -> ThreadPool:
+        """Return the threads that call the store for people."""
+        if self._people is None:
+            raise Problem("overloaded", "the server is stopping")
+        return self._people
+
+    @property
+    def has_login(self) -> bool:
+        """Say whether people log in here, and not at the application that mounts this server."""
+        return self._find_user is None
 
     @property
     def polls(self) -> Polls:
@@ -222,7 +239,7 @@ class Server:
             problem = problem_of(error)
             if problem.code == "unauthenticated" and (bearer_of(headers) is not None or _is_login(route)):
                 self._traffic.count_refused_token()
-            answer = self._refusal(problem, error, request_id, base)
+            answer = self._refusal(problem, error, request_id, base, route, headers, scope)
         status = answer.status if isinstance(answer, Answer) else 200
         self._traffic.count(route, scope["method"], status, self.app.clock.lease() - began)
         await _send(send, scope["method"], answer, request_id, self.stopping, receive)
@@ -255,7 +272,14 @@ class Server:
     async def _read(self, call: Call, scope: Scope) -> None:
         route = call.route
         if route.query is not None:
-            call.query = query_of(route.query, scope.get("query_string", b""))
+            text = scope.get("query_string", b"")
+            call.query = fields_of(route.query, text) if route.is_page else query_of(route.query, text)
+        if route.form is not None:
+            call.body = form_of(
+                route.form,
+                await read_body(call.receive, call.headers, route.body_max or self.options.body_max),
+                call.headers,
+            )
         if route.body is not None:
             most = route.body_max or (self.options.bulk_body_max if route.bulk else self.options.body_max)
             body = await read_body(call.receive, call.headers, most)
@@ -300,9 +324,23 @@ class Server:
             return replace(answer, data=exact(answer.data))
         return answer
 
-    def _refusal(self, problem: Problem, error: Exception, request_id: str, base: str) -> Answer:
+    def _refusal(
+        self,
+        problem: Problem,
+        error: Exception,
+        request_id: str,
+        base: str,
+        route: Route | None,
+        headers: dict[str, str],
+        scope: Scope,
+    ) -> Answer:
         if problem.code == "internal":
             log.exception("request %s failed", request_id, exc_info=error)
+        if (route is None or route.is_page) and wants_page(headers):
+            query = scope.get("query_string", b"").decode("ascii", "replace")
+            path = _path_of(scope).removeprefix(self.options.prefix) + (f"?{query}" if query else "")
+            is_get = scope["method"] in ("GET", "HEAD")
+            return self.pages.refusal(problem, headers, base, request_id, path if is_get else "/")
         document = problem.document(request_id, base)
         return Answer(document, problem.kind.status, problem.headers, media_type=PROBLEM_JSON)
 

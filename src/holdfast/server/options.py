@@ -22,7 +22,8 @@ class ServerOptions:
     allowed_hosts: names that requests may use, besides addresses and localhost; None: any, because another program
     checks them. open_metrics: `/metrics` needs no token. insecure: tokens may come over plain HTTP. threads: how many
     calls of the store run at once for programs, and half as many for people. waiting_max: how many more may wait; the
-    server refuses others.
+    server refuses others. dev: pages for developers of the pages. require_note: acts on pages need a note. language: of
+    the pages.
     """
 
     prefix: str = ""
@@ -38,6 +39,9 @@ class ServerOptions:
     waiting_max: int = 1_000
     body_max: int = 1 << 20
     bulk_body_max: int = 8 << 20
+    dev: bool = False
+    require_note: bool = False
+    language: str = "en"
 
     def __post_init__(self) -> None:
         if not _PREFIX.fullmatch(self.prefix):

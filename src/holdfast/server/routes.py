@@ -70,6 +70,8 @@ class Route:
     media_type: str = "application/json"
     body_max: int | None = None  # bytes, if other than most routes have
     internal: bool = False  # between programs of Holdfast: the document and its page leave it out
+    form: Any = None  # the type that decodes a form, instead of a JSON body
+    is_page: bool = False  # people look at the answer, also at one that refuses
 
     @property
     def is_safe(self) -> bool:

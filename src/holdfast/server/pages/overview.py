@@ -1,0 +1,73 @@
+"""The overview: is the fleet well, what is wrong, what to do about it, and what moves now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast import insight
+from holdfast.insight.live import live_view
+from holdfast.server.call import Call
+from holdfast.server.pages.page import Context, Page, see
+from holdfast.server.routes import Answer
+from holdfast.stores.rounds import together
+
+WORST = 3  # problems that are shown before the fold
+OLDEST = 5
+LEASES = 6
+DETECTIONS = 6
+STATES = ("ready", "running", "waiting", "held", "done", "dead", "cancelled", "rolled_back")
+
+# The page that repairs what a trouble's command repairs, by how the command begins.
+_PAGES = (
+    ("holdfast held list", "/review"),
+    ("holdfast jobs list", "/jobs"),
+    ("holdfast queues", "/queues"),
+    ("holdfast workers", "/workers"),
+    ("holdfast errors", "/errors"),
+    ("holdfast zombies", "/zombies"),
+    ("holdfast scan", "/zombies"),
+    ("holdfast schedules", "/schedules"),
+)
+
+
+def show(call: Call) -> Context | Answer:
+    """Show the state of the whole store; to a user who sees some queues only, their jobs."""
+    if call.user.queues is not None:
+        return see(call, "/jobs")
+    store = call.store
+    status, moving, schema = together(lambda: insight.status_view(store), lambda: live_view(store), store.schema)
+    troubles = [{**each, "page": _page_of(call, each["command"])} for each in status["troubles"]]
+    waiting = [queue for queue in moving["queues"] if queue["oldest_due_s"] is not None]
+    return {
+        "status": status,
+        "worst": troubles[:WORST],
+        "further": troubles[WORST:],
+        "states": STATES,
+        "jobs": status["jobs"],
+        "is_new": not any(status["jobs"].values()) and not moving["workers"],
+        "oldest": sorted(waiting, key=lambda queue: -queue["oldest_due_s"])[:OLDEST],
+        "drains": {queue["queue"]: insight.drains_in(queue) for queue in waiting},
+        "leases": moving["leases"][:LEASES],
+        "detections": moving["detections"][:DETECTIONS],
+        "workers": status["workers"],
+        "changes": status["changes"][-DETECTIONS:][::-1],
+        "charts": charts(call),
+        "schema": schema.found,
+    }
+
+
+def charts(call: Call) -> list[Mapping[str, Any]]:
+    """Return the charts of throughput, wait and run time. Empty until the store keeps the numbers for them."""
+    return []
+
+
+def _page_of(call: Call, command: str) -> str | None:
+    """Return the page on which a trouble can be looked into, if this server has it."""
+    for beginning, path in _PAGES:
+        if command.startswith(beginning) and call.server.pages.has(path):
+            return path
+    return None
+
+
+ROUTES = (Page("overview", "/", show, nav=True, key="o", shared_s=1.0),)

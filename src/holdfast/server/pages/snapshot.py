@@ -1,0 +1,49 @@
+"""The facts that every page shows: read at most once a second, for all pages of a server together."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from holdfast.app import App
+from holdfast.core.access import User
+from holdfast.core.machine import State
+from holdfast.core.records import Moment
+from holdfast.stores.rounds import together
+
+FRESH_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Counts by queue and state, and when they were read by the store's clock."""
+
+    counts: Mapping[str, Mapping[State, int]]
+    now: Moment
+    newest: int  # the number of the journal's newest event
+
+    def total(self, user: User, *states: State) -> int:
+        """Return how many jobs in these states the user may see."""
+        seen = (by_state for queue, by_state in self.counts.items() if user.sees(queue))
+        return sum(by_state.get(state, 0) for by_state in seen for state in states)
+
+
+class Snapshot:
+    """Reads the facts for all threads of a server."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self._facts: Facts | None = None
+        self._read_at = float("-inf")
+
+    def read(self) -> Facts:
+        """Return the facts, at most a second old. Raises `StoreError`."""
+        with self._lock:
+            if self._facts is None or self._app.clock.lease() - self._read_at >= FRESH_S:
+                store = self._app.store
+                counts, now, newest = together(store.counts, store.now, lambda: store.journal(None, (), 1))
+                self._facts = Facts(counts, now, newest[-1].seq if newest else 0)
+                self._read_at = self._app.clock.lease()
+            return self._facts

@@ -1,0 +1,33 @@
+"""A store with jobs in every state, and with markup and script in every text that somebody may have chosen."""
+
+from __future__ import annotations
+
+import json
+
+from holdfast.app import App
+from holdfast.core.machine import State
+from holdfast.core.verdict import Failed
+from tests.factory import a_worker, add, enrol, job_in, settle, start
+
+EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>'\"&{{7*7}}"
+BIG = 9007199254740993123  # JavaScript would round it
+
+
+class World:
+    """Jobs in every state; `evil` is the id of one with markup in every field."""
+
+    def __init__(self, app: App) -> None:
+        store = app.store
+        self.jobs = {
+            state: job_in(store, state, queue="mail", payload=f'{{"to": "ann@example.org", "order": {BIG}}}')
+            for state in State
+        }
+        worker = a_worker(name=EVIL, queues=[EVIL], host=EVIL, release=EVIL)
+        store.enroll(worker)
+        chosen = dict.fromkeys(("task", "queue", "key", "group"), EVIL)
+        job = start(store, worker.id, id="evil", payload=json.dumps({EVIL: [EVIL]}), **chosen)
+        settle(store, job, Failed(EVIL))
+        self.evil = job.id
+        enrol(store, name="idle", queues=["mail"])
+        for number in range(12):
+            add(store, queue=f"queue-{number % 3}", task=f"reports.build_{number}")
