@@ -41,6 +41,7 @@ POINTS = (
     "copy.page",
     "copy.passed",
     "copy.settled",
+    "effect.after",
 )
 
 _armed: dict[str, list[str]] = {}

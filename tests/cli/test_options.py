@@ -27,6 +27,7 @@ OWN_OUTPUT = {
     "jobs export",
     "completion",
     "generate",  # a file of another system
+    "dev",  # the output of its programs
 }  # a log, lines of a format of their own, a script
 EVERYWHERE = {"--help", "--db", "--token-file", "--verbose", "--quiet"}
 

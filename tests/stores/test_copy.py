@@ -185,8 +185,16 @@ def _order(app: App, ran: list[str]) -> Any:
     return order
 
 
-@pytest.mark.parametrize("at", ["copy.page:3", "copy.page:9", "copy.passed", "copy.settled"])
-@pytest.mark.parametrize("kind", ["sqlite-2", "postgres-1"])
+@pytest.mark.parametrize(
+    ("kind", "at"),
+    [
+        ("sqlite-2", "copy.page:9"),
+        ("sqlite-2", "copy.settled"),
+        ("postgres-1", "copy.page:3"),
+        ("postgres-1", "copy.passed"),
+        ("postgres-1", "copy.settled"),
+    ],
+)
 def test_a_copy_that_was_killed_continues(place: Places, source: str, kind: str, at: str) -> None:
     """Until it is complete no worker claims from either store."""
     name, _, times = at.partition(":")

@@ -7,11 +7,12 @@ import os
 import pkgutil
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from difflib import get_close_matches
 from functools import partial
 from types import ModuleType
+from typing import Any
 
 import click
 
@@ -183,6 +184,17 @@ def load_app(ref: str, db: str | None = None, imports: Sequence[str] = ()) -> Ap
         _import(name)
     if db is not None:
         found.url = db
+    return found
+
+
+def load_function(ref: str) -> Callable[..., Any]:
+    """Import the function that `module:name` names, with the current folder on the path."""
+    module_name, colon, attribute = ref.partition(":")
+    if not colon or not module_name or not attribute:
+        raise UsageError(f"{ref!r} does not name a function; write module:name, for example checks:charges_of")
+    found: Callable[..., Any] | None = getattr(_import(module_name), attribute, None)
+    if found is None or not callable(found):
+        raise UsageError(f"module {module_name!r} has no function {attribute!r}")
     return found
 
 

@@ -39,6 +39,8 @@ COMMANDS = {
     "alerts": "Test the channels that notify people of trouble.",
     "doctor": "Look for trouble, and say what to do about it.",
     "simulate": "Predict what a fleet asks of its store, and what it runs out of first.",
+    "dev": "Run a worker and a server, and start both again when a Python file below this folder changes.",
+    "torture": "Run your own tasks while their workers are killed and frozen, and their store takes no writes.",
     "db": "Make, migrate, check, copy and prune the store.",
     "generate": "Print a file that runs or watches workers.",
     "completion": "Print the completion script of a shell.",
