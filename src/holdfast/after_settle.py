@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable
 
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, StoreError
+from holdfast.errors import StoreError
 from holdfast.stores.protocol import Store
 
 REST_S = 0.02  # between two looks: settlements that come close together share one,
@@ -50,7 +50,7 @@ class AfterSettle:
             self._thread.join(timeout_s)
 
     def look(self, ids: set[str]) -> None:
-        """Look at these once. Raises `HoldfastError`."""
+        """Look at these once."""
         raise NotImplementedError
 
     @property
@@ -74,6 +74,7 @@ class AfterSettle:
         try:
             if ids:
                 self.look(ids)
-        except HoldfastError as error:
-            level = logging.INFO if isinstance(error, StoreError) else logging.ERROR
-            self._log.log(level, "could not look at %d %s (%s); a reaper does it", len(ids), self.what, error)
+        except StoreError as error:
+            self._log.info("could not look at %d %s (%s); a reaper does it", len(ids), self.what, error)
+        except Exception:  # the thread goes on with the next ones
+            self._log.exception("could not look at %d %s; a reaper does it", len(ids), self.what)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from holdfast.after_settle import AfterSettle
 from holdfast.clock import Clock
 from holdfast.core.batches import Batch, conclusion
+from holdfast.errors import is_passing
 from holdfast.stores.protocol import Store
 from holdfast.stores.row_json import log_once
 
@@ -26,23 +27,36 @@ PAGE = 200  # batches of one look
 
 
 def end_batches(store: Store, batches: Sequence[Batch]) -> int:
-    """End the batches that are over, and close those that their producers have left; return how many ended."""
+    """End the batches that are over, and close those that their producers have left; return how many ended.
+
+    A batch whose last job cannot be stored stops no other. Raises `StoreError` when the whole store is in trouble.
+    """
     ended = 0
     for batch in batches:
-        if batch.is_abandoned(store.now().wall):
-            batch = _closed(store, batch)
-        if not batch.is_over:
-            continue
-        counts = store.batches.counts(batch.id)
         try:
-            job = conclusion(batch, counts)
-        except ValueError as damage:
-            log_once(f"batch {batch.id} cannot end, because its last job cannot be read: {damage}")
-            continue
-        if store.batches.end(batch.id, counts, job):
-            ended += 1
-            log.info("batch %s ended: %s", batch.id, ", ".join(f"{number} {state}" for state, number in counts.items()))
+            ended += _end(store, batch)
+        except Exception as error:  # a number that no store can hold, for example
+            if is_passing(error):
+                raise
+            log_once(f"batch {batch.id} cannot end: {error}")
     return ended
+
+
+def _end(store: Store, batch: Batch) -> bool:
+    if batch.is_abandoned(store.now().wall):
+        batch = _closed(store, batch)
+    if not batch.is_over:
+        return False
+    counts = store.batches.counts(batch.id)
+    try:
+        job = conclusion(batch, counts)
+    except ValueError as damage:
+        log_once(f"batch {batch.id} cannot end, because its last job cannot be read: {damage}")
+        return False
+    if not store.batches.end(batch.id, counts, job):
+        return False
+    log.info("batch %s ended: %s", batch.id, ", ".join(f"{number} {state}" for state, number in counts.items()))
+    return True
 
 
 def _closed(store: Store, batch: Batch) -> Batch:

@@ -322,12 +322,21 @@ def test_jobs_of_a_batch_are_listed_by_state(store: Store) -> None:
     assert len(store.batches.jobs("b", (State.READY,), 1)) == 1
 
 
-def test_a_row_that_cannot_be_read_stops_no_other(store: Store) -> None:
-    store.batches.open(Batch(id="a", then="{no json"))
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{no json",
+        then_text(Then(LAST, ("a_fact_of_a_newer_version",))),
+        then_text(Then(make_job(id="", task="last", payload="{}", priority=10**30), ())),
+    ],
+    ids=["damaged", "newer", "not storable"],
+)
+def test_a_last_job_that_cannot_be_stored_stops_no_other_batch(store: Store, text: str) -> None:
+    store.batches.open(Batch(id="a", then=text))
     opened(store, "b")
     for name in ("a", "b"):
         store.batches.close(name, complete=True)
-    assert end_batches(store, store.batches.find(unended=True)) == 1
+    end_batches(store, store.batches.find(unended=True))
     assert said(store)["batch_id"] == "b"
 
 

@@ -14,9 +14,25 @@ from holdfast.core.labels import meta_of
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job
 from holdfast.core.verdict import Cancelled, Failed, Lost, Outcome, Snoozed, Succeeded
+from holdfast.core.worker_exit import WorkerExit
+from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
-from tests.factory import EXPIRED, add, again, claim, make_job, move, revive, row, settle, settlement, start, start_flow
+from tests.factory import (
+    EXPIRED,
+    add,
+    again,
+    claim,
+    enrol,
+    make_job,
+    move,
+    revive,
+    row,
+    settle,
+    settlement,
+    start,
+    start_flow,
+)
 
 TAKES = ("job_id", "state", "error_kind", "error")
 NOTIFY = make_job(id="", task="notify", payload="", queue="alerts", priority=7, lease_s=45.0)
@@ -169,9 +185,21 @@ def test_callbacks_travel_with_jobs_that_are_stored_together(store: Store) -> No
     assert found == {job.id: job.callbacks for job in jobs}
 
 
-def test_a_row_with_damaged_callbacks_still_ends_and_says_so(store: Store) -> None:
-    job = start(store, callbacks="{no json", attempts_max=1)
+NEWER = with_callbacks(None, None, Callback(NOTIFY, ("job_id", "a_fact_of_a_newer_version")))
+
+
+@pytest.mark.parametrize("text", ["{no json", NEWER], ids=["damaged", "newer"])
+def test_a_row_with_callbacks_that_cannot_be_read_still_ends_and_says_so(store: Store, text: str) -> None:
+    job = start(store, callbacks=text, attempts_max=1)
     assert settle(store, job, BOOM) is Reply.ACCEPTED
     assert row(store, job.id).state is State.DEAD
     [warning] = store.journal(job.id, kinds=["warning"])
     assert warning.detail["about"] == "callbacks"
+
+
+def test_callbacks_that_cannot_be_read_stop_no_reaper(store: Store, clock: FakeClock) -> None:
+    worker = enrol(store)
+    lost = [start(store, worker, callbacks=text, on_crash="fail").id for text in (NEWER, None)]
+    store.retire(worker, "its process ended", how=WorkerExit("exit"))
+    Reaper(store, clock).once()
+    assert [row(store, job).state for job in lost] == [State.DEAD, State.DEAD]

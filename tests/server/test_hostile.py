@@ -232,6 +232,7 @@ def stored(client: Client, token: str, **odd: Any) -> Any:
         {"expires_s": -1.0}, {"payload": "\0"}, {"key": ""}, {"key": "k" * 5_000}, {"group": ""}, {"group": "g\n"},
         {"tags": "{"}, {"tags": "[1]"}, {"meta": "[]"}, {"meta": '{"a": 1}'}, {"callbacks": "{"},
         {"callbacks": '{"done":{"job":{"id":"","task":"\\u0000","payload":""},"takes":[]}}'},
+        {"callbacks": '{"done":{"job":{"id":"","task":"t","payload":""},"takes":["secret"]}}'},
         {"key": "k", "key_rule": {"scope": -1.0}}, {"awaits": [{"kind": "job", "name": "x"}]},
         {"awaits": [{"kind": "after", "name": "a b"}, UNLESS]}, {"awaits": [{"kind": "after", "name": "x"}]},
         {"awaits": [{"kind": "after", "name": "x"}, {"kind": "unless", "name": "explode"}]},
@@ -242,6 +243,28 @@ def test_a_row_that_no_app_would_store_is_refused(app: App, client: Client, odd:
     assert code(stored(client, producer, **odd), 422) == "invalid"
     assert app.find() == []
     assert stored(client, producer).status_code == 200
+
+
+LAST = {"id": "", "task": "t", "payload": "{}"}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"id": "a\r\nb"}, {"id": "x" * 65}, {"abandon_s": -1.0}, {"abandon_s": 1e300}, {"then": "{"},
+        {"then": {"job": {**LAST, "task": "\0"}, "takes": []}}, {"then": {"job": LAST, "takes": ["secret"]}},
+        {"then": {"job": {**LAST, "priority": 10**30}, "takes": []}},
+        {"then": {"job": {**LAST, "callbacks": "{"}, "takes": []}},
+    ],
+)  # fmt: skip
+def test_a_batch_that_no_app_would_open_is_refused(app: App, client: Client, odd: dict[str, Any]) -> None:
+    producer = add_token(app, "p", "producer")
+    given = {"id": "b", "abandon_s": 60.0, "then": {"job": LAST, "takes": ["batch_id"]}}
+    for each, status in ((given | odd, 422), (given, 200)):
+        then = each["then"] if isinstance(each["then"], str) else json.dumps(each["then"])
+        body = {"batch": [each["id"], then, each["abandon_s"]]}
+        assert client.post("/v1/store/batches.open", body, token=producer).status_code == status
+    assert [batch.id for batch in app.store.batches.find()] == ["b"]
 
 
 def test_a_row_of_another_program_does_not_break_the_lists(app: App, client: Client) -> None:

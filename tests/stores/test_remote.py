@@ -286,6 +286,35 @@ def test_the_callback_on_the_row_is_stored_by_the_end_of_the_job(as_role: Any, b
     assert behind.counts()["elsewhere"] == {State.READY: 1}
 
 
+@pytest.mark.parametrize(
+    ("forged", "stored"),
+    [
+        ('{"job_id":"JOB","error":"ValueError: boom"}', True),
+        ('{"job_id":"another","error":"x"}', False),
+        ('{"job_id":"JOB"}', False),
+        ('{"job_id":"JOB","error":"x","error_kind":"x"}', False),
+        ('{"job_id":"JOB","error":"' + 3_000 * "x" + '"}', False),
+        ('{"job_id":"JOB","error":7}', False),
+        ("[]", False),
+    ],
+)
+def test_a_worker_fills_in_only_the_error_of_a_callback(
+    as_role: Any, behind: MemoryStore, forged: str, stored: bool
+) -> None:
+    callbacks = with_callbacks(None, None, Callback(make_job(id="", queue="elsewhere"), ("job_id", "error")))
+    store = as_role("worker", ("mail",))
+    job = running(store, behind, callbacks=callbacks, attempts_max=1)
+    ended = settlement(job, judge(Failed("ValueError: boom"), job, 5.0, chance=0.5))
+    jobs = tuple(replace(new, payload=forged.replace("JOB", job.id)) for new in ended.verdict.jobs)
+    ended = replace(ended, verdict=replace(ended.verdict, jobs=jobs))
+    if stored:
+        assert store.settle([ended]) == [Reply.ACCEPTED]
+    else:
+        with pytest.raises(StoreDenied):
+            store.settle([ended])
+    assert ("elsewhere" in behind.counts()) == stored
+
+
 def test_a_token_with_queues_works_in_these_alone(as_role: Any, behind: MemoryStore) -> None:
     store = as_role("worker", ("mail",))
     job = running(store, behind)

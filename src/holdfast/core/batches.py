@@ -103,6 +103,8 @@ def conclusion(batch: Batch, counts: Mapping[str, int]) -> NewJob | None:
     except (msgspec.DecodeError, UnicodeError, PolicyError) as damage:
         raise ValueError(str(damage)) from damage
     facts: dict[str, Any] = {"batch_id": batch.id, "counts": ended_counts(counts), "complete": batch.complete}
+    if unknown := set(then.takes) - set(facts):
+        raise ValueError(f"task {then.job.task} takes {min(unknown)!r}, which this program does not know")
     payload = JSON.encode({name: facts[name] for name in then.takes})
     if given:
         payload = _encoder.encode(given | _arguments.decode(payload)).decode()

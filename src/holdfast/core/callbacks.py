@@ -51,8 +51,10 @@ class Callbacks(msgspec.Struct, frozen=True, omit_defaults=True):
     dead: Callback | None = None
 
 
+_KNOWN = frozenset(NO_ERROR) | {"job_id", "state"}
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Callbacks)
+_facts = msgspec.json.Decoder(dict[str, str | None])
 
 
 def with_callbacks(text: str | None, done: Callback | None, dead: Callback | None) -> str | None:
@@ -82,12 +84,30 @@ def callback(job: Job, state: State, error_kind: str | None, error: str | None) 
     return msgspec.structs.replace(declared.job, id=derived_id(job.id, kind, job.fence), payload=payload, meta=meta)
 
 
-def callbacks_of(text: str) -> Callbacks:
-    """Read the callbacks of a row. Raises `ValueError` if they cannot be read."""
+def is_filled_in(declared: NewJob, new: NewJob) -> bool:
+    """Say whether `new` is the callback `declared`, apart from the error: only the worker knows that."""
+    if msgspec.structs.replace(new, payload="") != msgspec.structs.replace(declared, payload=""):
+        return False
+    own = _facts.decode(declared.payload)
     try:
-        return _decoder.decode(text)
+        given = _facts.decode(new.payload)
+    except (msgspec.DecodeError, UnicodeError):
+        return False
+    if any(len(given.get(name) or "") > ERROR_BYTES_MAX for name in NO_ERROR):
+        return False
+    return given.keys() == own.keys() and {**given, **NO_ERROR} == {**own, **NO_ERROR}
+
+
+def callbacks_of(text: str) -> Callbacks:
+    """Read the callbacks of a row. Raises `ValueError` if they cannot be read, or take what this program cannot say."""
+    try:
+        found = _decoder.decode(text)
     except (msgspec.DecodeError, UnicodeError, PolicyError) as damage:
         raise ValueError(str(damage)) from damage
+    for each in (found.done, found.dead):
+        if each is not None and (unknown := set(each.takes) - _KNOWN):
+            raise ValueError(f"task {each.job.task} takes {min(unknown)!r}, which this program does not know")
+    return found
 
 
 def derived_id(job_id: str, kind: str, number: int) -> str:

@@ -25,10 +25,16 @@ KEYS_MAX = 100  # jobs with one key
 _LIVE = tuple(LIVE)
 
 
+def check_id(text: str) -> None:
+    """Raise `UsageError` for what cannot be the id of a job or of a batch."""
+    if not ID.fullmatch(text):
+        raise UsageError(f"id={text[:100]!r} must be 1 to 64 letters, digits or any of _ . : -")
+
+
 def check_new(call: Call, new: NewJob, *, nested: bool = False) -> None:
     """Raise `UsageError` for a job that no App would store, and `not_found` for one of another queue."""
-    if not nested and not ID.fullmatch(new.id):
-        raise UsageError(f"id={new.id[:100]!r} must be 1 to 64 letters, digits or any of _ . : -")
+    if not nested:
+        check_id(new.id)
     check_name("task", new.task)
     check_name("queue", new.queue)
     call.need_queue(new.queue, f"queue {new.queue!r}")

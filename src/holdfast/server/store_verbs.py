@@ -15,7 +15,8 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from holdfast.core.access import WORKERS
-from holdfast.core.callbacks import callback
+from holdfast.core.batches import Batch, checked_abandon_s, conclusion
+from holdfast.core.callbacks import callback, is_filled_in
 from holdfast.core.machine import State
 from holdfast.core.records import REMOTE_BOOT, Filter, Job, NewEvent, NewJob, Worker
 from holdfast.core.settlement import Settlement
@@ -24,7 +25,7 @@ from holdfast.errors import SchemaMismatch, UsageError
 from holdfast.ids import new_id
 from holdfast.server.attempts import WAIT_MAX_S, Names, check_wanted
 from holdfast.server.call import Call
-from holdfast.server.new_jobs import check_new, need_own_jobs
+from holdfast.server.new_jobs import check_id, check_new, need_own_jobs
 from holdfast.server.problems import Problem
 from holdfast.server.routes import Answer, Route
 from holdfast.stores.remote.verbs import BATCH_MAX, VERBS, Verb, codec, fields_known
@@ -167,14 +168,17 @@ def _need_own_events(events: Collection[NewEvent]) -> None:
 
 
 def _need_callback(each: Settlement, new: NewJob, rows: Mapping[str, Job]) -> None:
-    """Refuse a job that is not the callback on the row: the callback may go to a queue that the token does not see."""
+    """Refuse a job that is not the callback on the row: the callback may go to a queue that the token does not see.
+
+    The worker fills in the error, and nothing else.
+    """
     row = rows.get(each.lease.job_id)
     declared = None
     if row is not None:
         declared = callback(replace(row, fence=each.lease.fence), each.verdict.state, None, None)
     if row is not None and row.lease != each.lease:
         return  # the store refuses it
-    if declared is None or replace(new, payload="") != replace(declared, payload=""):
+    if declared is None or not is_filled_in(declared, new):
         raise Problem("forbidden", "an ending stores only the callback that is on the row of its job")
 
 
@@ -228,6 +232,21 @@ def _batch(call: Call, given: Given) -> None:
     _check_jobs(call, given["jobs"])
 
 
+def _open_batch(call: Call, given: Given) -> None:
+    """Refuse a batch whose last job no App would store: each reaper would try again and again."""
+    batch: Batch = given["batch"]
+    if call.user.role == "admin":  # the conformance suite
+        return
+    check_id(batch.id)
+    checked_abandon_s(batch.abandon_s)
+    try:
+        last = conclusion(batch, {})
+    except ValueError as error:
+        raise UsageError(f"the last job of the batch cannot be read: {error}") from None
+    if last is not None:
+        check_new(call, last)
+
+
 def _find(call: Call, given: Given) -> None:
     if _is_narrow(call) and given["where"].limit > BATCH_MAX:
         raise UsageError(f"ask for at most {BATCH_MAX} jobs at once")
@@ -263,6 +282,7 @@ _CHECKS: Mapping[str, Callable[[Call, Given], None]] = {
     "steps": _of_job,
     "inbox": _of_job,
     "add": _add,
+    "batches.open": _open_batch,
     "batches.add": _batch,
     "find": _find,
     "due": _due,
