@@ -35,10 +35,10 @@ def end_batches(store: Store, batches: Sequence[Batch]) -> int:
     for batch in batches:
         try:
             ended += _end(store, batch)
-        except Exception as error:  # a number that no store can hold, for example
+        except Exception as error:  # its last job cannot be read, or no store can hold it
             if is_passing(error):
                 raise
-            log_once(f"batch {batch.id} cannot end: {error}")
+            log_once(f"batch {batch.id} cannot end, because its last job cannot be stored: {error}")
     return ended
 
 
@@ -48,12 +48,7 @@ def _end(store: Store, batch: Batch) -> bool:
     if not batch.is_over:
         return False
     counts = store.batches.counts(batch.id)
-    try:
-        job = conclusion(batch, counts)
-    except ValueError as damage:
-        log_once(f"batch {batch.id} cannot end, because its last job cannot be read: {damage}")
-        return False
-    if not store.batches.end(batch.id, counts, job):
+    if not store.batches.end(batch.id, counts, conclusion(batch, counts)):
         return False
     log.info("batch %s ended: %s", batch.id, ", ".join(f"{number} {state}" for state, number in counts.items()))
     return True

@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.app import App
+from holdfast.cli.commands import command_of
 from holdfast.cli.main import cli
 from holdfast.core import acts
 from holdfast.core.crash_fingerprint import call_of
@@ -305,6 +306,20 @@ def test_a_worker_that_is_stopping_is_neither_silent_nor_counted(calm: Store, cl
     assert found["Workers are alive"].evidence == "1: new"
     assert found["Workers are stopping"].evidence == "old (0 running)"
     assert trouble(calm, clock) == {}
+
+
+def test_a_standing_order_is_named_when_nobody_claims(calm: Store, clock: FakeClock) -> None:
+    job = add(calm)
+    calm.order("box", "drain", actor="ann", note="maintenance")
+    found = diagnose(calm, clock)["No worker is alive"]
+    assert found.evidence.endswith("; ann asked box to drain: maintenance")
+    assert found.fix.startswith("let them claim again: holdfast workers resume box; or start one of another name")
+    told = explain(calm, job)
+    assert told.sentence.endswith("Workers that come claim nothing: ann asked box to drain: maintenance.")
+    assert [command_of(act) for act in told.choices] == ["holdfast workers resume box"]
+    enrol(calm, name="other", queues=["default"])
+    assert trouble(calm, clock) == {}
+    assert "ann" not in explain(calm, job).sentence
 
 
 def test_workers_of_several_versions(calm: Store, clock: FakeClock) -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from holdfast.app import App
 from holdfast.by_name import publish
+from holdfast.core import acts
+from holdfast.core.acts import Move
 from holdfast.core.machine import State
 from holdfast.testing import FakeClock
-from tests.factory import add, enrol, job_in, row, start
+from tests.factory import add, enrol, job_in, park, row, start, start_flow
 from tests.server.client import Client, add_token, code
 
 Serve = Callable[..., Client]
@@ -272,6 +274,18 @@ def test_to_delete_many_needs_an_admin(app: App, client: Client) -> None:
     assert code(client.post("/v1/jobs/act", body, token=add_token(app, "op", "operator")), 403) == "forbidden"
     assert len(client.post("/v1/jobs/act", body).json()["acted"]) == 1
     assert app.counts()["done"] == 0
+
+
+def test_a_held_job_that_a_workflow_waits_for_is_not_deleted(app: App, client: Client) -> None:
+    parent = start_flow(app.store)
+    child = add(app.store, parent=parent.id)
+    park(app.store, parent, f"job:{child.id}")
+    app.store.move([Move(child.seen, acts.hold(child, actor="ann"))])
+    body = {"act": "delete", "filter": {"state": ["held"]}, "dry_run": False, "expect_count": 1}
+    answer = client.post("/v1/jobs/act", body).json()
+    assert answer["acted"] == []
+    assert "would wait for ever" in answer["refused"][child.id]
+    assert row(app.store, child.id).state is State.HELD
 
 
 def test_many_jobs_ask_the_store_once_for_each_task(app: App, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ _WORDS: dict[ActName, str] = {
     "delete": "jobs delete",
     "signal": "workflows signal",
     "resume_queue": "queues resume",
+    "resume_workers": "workers resume",
     "see_limits": "queues limit",
     "start_worker": "worker APP",
     "recover": "scan --fix",
@@ -31,7 +32,7 @@ def command_of(choice: PossibleAct) -> str:
     words = ["holdfast", _WORDS[choice.act]]
     if "id" in given:
         words.append(quote(given["id"]))
-    if choice.act == "signal":
+    if choice.act in ("signal", "resume_workers"):
         words.append(quote(given["name"]))
     elif "fence" in given:
         words.append(f"--fence {given['fence']}")

@@ -45,6 +45,12 @@ def given(orders: Sequence[Order], name: str, order: Order | None) -> tuple[list
     return kept, len(kept) < len(orders)
 
 
+def in_words(order: Order) -> str:
+    """Say who asked whom for what: "ann asked box to drain: maintenance"."""
+    note = f": {order.note}" if order.note else ""
+    return f"{order.actor or 'a person'} asked {order.name} to {order.act}{note}"
+
+
 def events(name: str, act: OrderAct | None, actor: str | None, note: str | None) -> Iterator[NewEvent]:
     """Return the line of the journal for an order, or for its end."""
     detail: dict[str, Any] = {"worker": name, "order": act or "resume"}

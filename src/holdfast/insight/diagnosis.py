@@ -16,6 +16,7 @@ from typing import Any
 
 from holdfast.app import App
 from holdfast.clock import Clock
+from holdfast.core import orders
 from holdfast.core.durations import duration
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Filter, Job, Worker
@@ -145,7 +146,12 @@ def _of_workers(store: Store, queues: Sequence[dict[str, Any]], app: str) -> Ite
     elif due:
         oldest = max(queue["oldest_due_s"] for queue in queues if queue["queue"] in due)
         evidence = f"jobs are due in {listed(due)}, the oldest for {duration(oldest)}"
-        yield problem(none, evidence, f"start one: holdfast worker {app}")
+        fix = f"start one: holdfast worker {app}"
+        if standing := store.orders():  # one that is started under such a name claims nothing
+            evidence += f"; {listed([orders.in_words(order) for order in standing])}"
+            resume = listed([f"holdfast workers resume {quote(order.name)}" for order in standing])
+            fix = f"let them claim again: {resume}; or start one of another name: holdfast worker {app} --name NAME"
+        yield problem(none, evidence, fix)
     else:
         yield ok(none, "and nothing is due")
     if stopping:

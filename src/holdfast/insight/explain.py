@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
+from holdfast.core import orders
 from holdfast.core.durations import at_most, duration
 from holdfast.core.limits import why_limited, why_paused
 from holdfast.core.machine import LIVE, State
@@ -208,6 +209,10 @@ def _obstacle(store: Store, job: Job, now: Moment) -> tuple[str, tuple[PossibleA
     served = any(job.queue in worker.queues for worker in claiming)
     stopping = any(worker.stopping and worker.may_run(job.queue, job.task) for worker in alive)
     leaving = " A worker that would run it is stopping, and claims nothing more." if stopping else ""
+    if not served and not claiming and (standing := store.orders()):
+        told = " ".join(f"Workers that come claim nothing: {orders.in_words(order)}." for order in standing)
+        ways = tuple(possible("let them claim", "resume_workers", name=order.name) for order in standing)
+        return f" No worker serves its queue, {job.queue}.{leaving} {told}", ways
     if nobody_has(claiming, job.queue, job.task):
         queue = "No" if served else f"No worker serves its queue, {job.queue}, and no"
         ways = (possible("start one that has it", "start_worker"),)

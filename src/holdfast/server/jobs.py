@@ -24,7 +24,7 @@ from holdfast.core.policy import Jitter, OnCrash, Retry
 from holdfast.core.records import Detector, Job, KeyScope, OnTaken, Seen
 from holdfast.errors import HoldfastError, IllegalMove, NotFound, Refused
 from holdfast.insight import Selection
-from holdfast.mass_acts import PRIORITY_MAX, ActName, MassAct, carry_out, decided, needs_own_act, with_states
+from holdfast.mass_acts import PRIORITY_MAX, ActName, MassAct, carry_out, decided, deletable, needs_own_act, with_states
 from holdfast.server.call import Call
 from holdfast.server.new_jobs import need_own_jobs
 from holdfast.server.problems import Problem, problem_of
@@ -504,7 +504,7 @@ def delete(call: Call) -> dict[str, Any]:
     row = job_of(call)
     if row.ended_at is None:
         raise Problem("state_changed", f"job {row.id} is {row.state.value}: only a job that has ended can be deleted")
-    for page in delete_all(call.store, [row.seen], lambda job: job.seen, call.user.name, None):
+    for page in delete_all(call.store, [row.seen], lambda job: deletable(call.store, job), call.user.name, None):
         for acted in page:
             if acted.error is not None:
                 raise acted.error
@@ -580,7 +580,7 @@ def _matching(call: Call, chosen: Selection, before: str | None) -> Iterator[Job
 
 def _carried_out(call: Call, said: MassAct, seen: list[Seen]) -> tuple[list[str], dict[str, str]]:
     if said.name == "delete":
-        pages = delete_all(call.store, seen, _deletable, said.actor, said.note)
+        pages = delete_all(call.store, seen, lambda job: _deletable(call, job), said.actor, said.note)
     else:
         pages = carry_out(call.store, said, [*seen])
     acted: list[str] = []
@@ -595,7 +595,7 @@ def _carried_out(call: Call, said: MassAct, seen: list[Seen]) -> tuple[list[str]
     return acted, refused
 
 
-def _deletable(job: Job) -> Seen:
+def _deletable(call: Call, job: Job) -> Seen:
     if job.ended_at is None and job.state is not State.HELD:
         raise Refused(f"job {job.id} is {job.state.value}: only jobs that have ended can be deleted")
-    return job.seen
+    return deletable(call.store, job)
