@@ -33,7 +33,7 @@ SPEAKING = ("tests/simulation/", "tests/crash/test_recovery.py", "tests/crash/te
 SERVERS = ("postgres", "redis")  # kinds of stores that have a server
 TABLES = ("job", "journal", "step", "signal", "worker", "published", "beat_aside", "duty", "tally", "schedule")
 TABLES += ("queue", "paused_group", "turn", "task", "token", "worker_order", "worker_recent", "error", "crash")
-TABLES += ("batch", "batch_removed", "key")
+TABLES += ("batch", "batch_removed", "key", "delta", "rollup")
 # TRUNCATE makes forty files; to delete the few rows of a test is ten times as fast. The lock waits for writers.
 EMPTY = f"""
 DO $$
@@ -49,6 +49,7 @@ BEGIN
     END IF;
     PERFORM setval(pg_get_serial_sequence('holdfast.' || name, 'seq'), 1, false)
     FROM unnest(ARRAY['job', 'journal', 'signal']) AS name;
+    INSERT INTO holdfast.rollup (span, slot, queue, arrived, came, endings) VALUES (0, 0, '', 0, 0, '[]');
     DELETE FROM holdfast.doubt;
     DELETE FROM holdfast.incarnation WHERE number > 1;
 END $$

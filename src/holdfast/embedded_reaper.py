@@ -16,6 +16,7 @@ from holdfast.duties import Election
 from holdfast.errors import UsageError
 from holdfast.pruner import Pruner
 from holdfast.reaper_service import serve
+from holdfast.rollup_folder import RollupFolder
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -96,7 +97,9 @@ class EmbeddedReaper:
             app.closing.begin(work)
             store, clock, hooks = app.store, app.clock, app.hooks
             pruner = Pruner(store, clock, app.keep, hooks=hooks, name=self.name)
-            with Watcher(store, clock, self.name, REAPER), Notifier(store, clock, app.alerts, name=self.name), pruner:
+            folder = RollupFolder(store, clock, hooks=hooks, name=self.name)
+            notifier = Notifier(store, clock, app.alerts, name=self.name)
+            with Watcher(store, clock, self.name, REAPER), notifier, pruner, folder:
                 serve(
                     *(store, clock, self._stopping),
                     hooks=hooks,

@@ -27,6 +27,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/conformance/test_record.py",
         CONFORMANCE,
     ),
+    "core/rollups.py": ("tests/core/test_rollups.py", "tests/conformance/test_rollups.py"),
     "core/replay.py": ("tests/core/test_replay.py", "tests/core", "tests/workflow"),
     "core/row_text.py": ("tests/core/test_row_text.py", "tests/core", CONFORMANCE),
     "core/schedule.py": ("tests/core/test_schedule.py",),

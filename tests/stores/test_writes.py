@@ -86,5 +86,5 @@ def test_no_counter_is_written_for_a_single_job(request: pytest.FixtureRequest, 
     assert written() == {"worker": 1, "job": many}, "one counter for each beat"
     endings = [addressed(job, judge(Succeeded("null"), job, 0.0, chance=0.5)) for job in jobs]
     assert store.settle(endings) == [Reply.ACCEPTED] * many
-    assert written() == {"job": many, "tally": 1}, "one counter for each batch"
+    assert written() == {"job": many, "tally": 1, "delta": 1}, "two counters for each batch"
     store.retire(worker, "the test is over")

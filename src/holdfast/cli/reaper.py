@@ -79,6 +79,7 @@ def reaper(
     from holdfast.hooks import Hooks
     from holdfast.pruner import Pruner
     from holdfast.reaper_service import serve
+    from holdfast.rollup_folder import RollupFolder
 
     if not 0.05 <= interval <= 3600:
         raise click.BadParameter("must be between 50ms and 1h", param_hint="--interval")
@@ -92,7 +93,8 @@ def reaper(
         stop, clock = _stopped_by_signals(), SystemClock()
         hooks = hooks or Hooks()
         pruner = Pruner(store, clock, retention, hooks=hooks, name=who, interval_s=PRUNE_EVERY * interval)
-        with Watcher(store, clock, who, REAPER), Notifier(store, clock, alerts, name=who), pruner:
+        folder = RollupFolder(store, clock, hooks=hooks, name=who)
+        with Watcher(store, clock, who, REAPER), Notifier(store, clock, alerts, name=who), pruner, folder:
             settled = serve(
                 *(store, clock, stop), hooks=hooks, name=who, grace_s=grace_s, interval_s=interval, election=election
             )

@@ -34,14 +34,33 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True):
     seen_undoable: bool | None = None
     parent: str | None = None  # is woken if this ends the job
     task: str = ""  # for the count of errors
+    waited_s: float | None = None  # from when it was due to its start; None: it never began, or nobody knows
+    ran_s: float | None = None  # None: its worker has not said
+
+    @property
+    def detector(self) -> str:
+        """Return what found the attempt lost, or ""."""
+        lost = next((event for event in self.verdict.events if event.kind == "zombie"), None)
+        return "" if lost is None else str(lost.detail.get("detector", ""))
 
 
-def settlement(job: Job, verdict: Verdict, *, seen_lease: bool = False) -> Settlement:
+def settlement(
+    job: Job,
+    verdict: Verdict,
+    *,
+    seen_lease: bool = False,
+    began_after_s: float | None = 0.0,
+    ran_s: float | None = None,
+) -> Settlement:
     """Address a verdict to the attempt that `job` shows; with `seen_lease` only while its lease is as seen.
 
-    Only workflows have steps, and a success is one whatever is open: others are not looked at for them.
+    Only workflows have steps, and a success is one whatever is open: others are not looked at for them. The handler
+    began `began_after_s` after its claim; None: never.
     """
     looked = job.workflow and verdict.state is not State.DONE
+    waited_s = None
+    if began_after_s is not None and job.claimed_at is not None:
+        waited_s = max(0.0, job.claimed_at - job.run_at) + began_after_s
     return Settlement(
         lease=job.lease,
         queue=job.queue,
@@ -53,6 +72,8 @@ def settlement(job: Job, verdict: Verdict, *, seen_lease: bool = False) -> Settl
         seen_undoable=job.undoable if looked else None,
         parent=job.parent,
         task=job.task,
+        waited_s=waited_s,
+        ran_s=ran_s,
     )
 
 

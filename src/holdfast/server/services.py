@@ -1,4 +1,4 @@
-"""The threads that a server runs for the whole fleet: reaper, scheduler, timers, pruning, alerts.
+"""The threads that a server runs for the whole fleet: reaper, scheduler, timers, pruning, rollups, alerts.
 
 Remote workers run none of them, and a store whose workers are all remote has no other program that does.
 """
@@ -16,6 +16,7 @@ from holdfast.app import App
 from holdfast.continuity import REAPER, Watcher
 from holdfast.pruner import Pruner
 from holdfast.reaper_service import serve
+from holdfast.rollup_folder import RollupFolder
 from holdfast.scheduler import Scheduler
 from holdfast.service import Service
 
@@ -43,6 +44,7 @@ class Services:
         enter(Watcher(store, clock, self._name, REAPER))
         enter(Notifier(store, clock, app.alerts, name=self._name))
         enter(Pruner(store, clock, app.keep, hooks=app.hooks, name=self._name))
+        enter(RollupFolder(store, clock, hooks=app.hooks, name=self._name))
         enter(Scheduler(app, name=self._name, fires_for_others=True))
         timers = Service("holdfast-timers", self._wake_due, clock, log, TIMERS_S, "timers wait until it is back")
         timers.start()

@@ -48,6 +48,7 @@ from holdfast.core.records import (
     Vanished,
     Worker,
 )
+from holdfast.core.rollups import FOLD_MAX, Rollup
 from holdfast.core.settlement import Settlement
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import DutyLost, SchemaMismatch, StoreError
@@ -200,7 +201,7 @@ class Tokens(Protocol):
 
 
 class Figures(Protocol):
-    """The reads behind lists, rates and counters. Each reads a bounded number of rows and changes nothing."""
+    """The reads behind lists, rates, charts and counters. Each reads a bounded number of rows; only `fold` writes."""
 
     def backlog(self, sample: int = SAMPLE) -> dict[str, Backlog]:
         """Return what is due in each queue that has any, paused queues too.
@@ -228,6 +229,22 @@ class Figures(Protocol):
     def counters(self) -> Counters:
         """Return how many jobs ever ended, and how many attempts were ever lost or reported too late, since the store
         counts them. They never fall."""
+        ...
+
+    def rollups(self, span: int, since: float) -> list[Rollup]:
+        """Return what happened in each queue in the slots of this span from this wall time on, by slot and queue.
+
+        The slot of that instant counts as a whole. Attempts count from the commit of their settlement on, jobs that
+        arrived from the next `fold` on. A slot or a queue without either is left out. Deleted jobs stay counted.
+        """
+        ...
+
+    def fold(self, came: Mapping[str, int], limit: int = FOLD_MAX, under: Duty | None = None) -> int:
+        """Add up to `limit` deltas to their rollups, and return how many; delete rollups that are old enough.
+
+        came: how many jobs there are and have ended in each queue; more than at the last fold have arrived since. A
+        delta counts once, however many programs fold. Raises `DutyLost` if the duty has passed to another process.
+        """
         ...
 
 

@@ -44,6 +44,7 @@ from holdfast.core.records import (
     Step,
     Worker,
 )
+from holdfast.core.rollups import Delta, Rollup, bucket_of
 from holdfast.core.row_text import Awaited, from_row, texts_of
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Verdict
@@ -63,6 +64,8 @@ _error_groups = msgspec.json.Decoder(list[ErrorGroup])
 _due_tasks = msgspec.json.Decoder(list[DueTask]).decode
 _flows = msgspec.json.Decoder(list[Flow]).decode
 _lost_lines = msgspec.json.Decoder(list[LostLine], strict=False).decode
+_rollups = msgspec.json.Decoder(list[Rollup]).decode
+_deltas = msgspec.json.Decoder(list[Delta]).decode
 _lost_counts = msgspec.json.Decoder(list[LostCount]).decode
 _published = msgspec.json.Decoder(dict[str, Published])
 _TOKEN = ("name", "role", "queues", "sha256", "created_at", "used_at", "expires_at")
@@ -493,10 +496,10 @@ def is_plain_success(settlement: Settlement) -> bool:
 
 
 def success_row(settlement: Settlement) -> list[Any]:
-    """Flatten a plain success."""
-    lease = settlement.lease
-    verdict = settlement.verdict
-    return [lease.job_id, lease.fence, lease.claim_id, verdict.result, verdict.progress, verdict.note]
+    """Flatten a plain success. Only PostgreSQL reads the last two: the buckets of its rollups."""
+    lease, verdict = settlement.lease, settlement.verdict
+    buckets = bucket_of(settlement.waited_s), bucket_of(settlement.ran_s)
+    return [lease.job_id, lease.fence, lease.claim_id, verdict.result, verdict.progress, verdict.note, *buckets]
 
 
 def settlement_row(settlement: Settlement) -> list[Any]:
@@ -511,6 +514,7 @@ def settlement_row(settlement: Settlement) -> list[Any]:
         *(settlement.seen_open_step, settlement.seen_undoable, verdict.progress, verdict.note, verdict.releases),
         *(verdict.stop_reason, verdict.rollback_cause, verdict.error_kind),
         *(None if verdict.fault is None else verdict.fault.fingerprint, verdict.release),
+        *(bucket_of(settlement.waited_s), bucket_of(settlement.ran_s), settlement.detector),
     ]
 
 
@@ -549,6 +553,16 @@ def counters_from(ended: str, crashes: str) -> Counters:
     for queue, state, jobs in rows_from(ended):
         queues.setdefault(queue, {})[State(state)] = jobs
     return Counters(queues, *crash_totals(_mended(_lost_counts, crashes)))
+
+
+def rollups_from(text: str) -> list[Rollup]:
+    """Read rollups."""
+    return _mended(_rollups, text)
+
+
+def deltas_from(text: str) -> list[Delta]:
+    """Read what batches of settlements add to rollups."""
+    return _mended(_deltas, text)
 
 
 def awaits(verdict: Verdict) -> str | None:

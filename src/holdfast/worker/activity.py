@@ -22,10 +22,11 @@ TOLD_MAX = 10  # how many steps of one workflow are reported at once
 class Activity:
     """The start of a handler, its last move, its progress and its log lines. The handler writes it, beats carry it."""
 
-    __slots__ = ("beat_data", "deadline", "lines", "moved_at", "note", "progress", "reported", "started_at")
+    __slots__ = ("beat_data", "deadline", "ended_at", "lines", "moved_at", "note", "progress", "reported", "started_at")
 
     def __init__(self, claimed_at: float) -> None:
         self.started_at: float | None = None
+        self.ended_at: float | None = None  # when its outcome was known
         self.deadline: float | None = None
         self.moved_at = claimed_at
         self.progress: float | None = None

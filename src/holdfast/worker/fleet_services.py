@@ -1,4 +1,5 @@
-"""The threads that a program with workers runs for the fleet: scheduler, pruner and notifier, each under a duty."""
+"""The threads that a program with workers runs for the fleet, each under a duty: scheduler, pruner, notifier, and the
+folder of rollups."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.alerts.notifier import Notifier
 from holdfast.pruner import Pruner
+from holdfast.rollup_folder import RollupFolder
 from holdfast.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -27,5 +29,6 @@ def fleet_services(app: App, name: str) -> Iterator[None]:
         yield
         return
     pruner = Pruner(store, clock, app.keep, hooks=app.hooks, name=name)
-    with Notifier(store, clock, app.alerts, name=name), pruner, Scheduler(app, name=name):
+    folder = RollupFolder(store, clock, hooks=app.hooks, name=name)
+    with Notifier(store, clock, app.alerts, name=name), pruner, folder, Scheduler(app, name=name):
         yield

@@ -89,6 +89,7 @@ class Settler:
 
     def put(self, attempt: Attempt, outcome: Outcome) -> None:
         """Take an outcome; it is stored within milliseconds."""
+        attempt.activity.ended_at = self._clock.lease()
         self._outcomes.append((attempt, _with_log(attempt, outcome)))
         if self._idle.is_set():  # after the append: otherwise the thread could call itself idle in between
             self._idle.clear()
@@ -332,7 +333,11 @@ class Settler:
             claimed = NewEvent("claimed", {"at": at, "attempt": attempt.job.attempt, **release})
             returned = (NewEvent("succeeded"),) if succeeded else ()
             verdict = msgspec.structs.replace(verdict, events=(claimed, *returned, *verdict.events))
-        return addressed(attempt.job, verdict)
+        if activity.started_at is None:
+            return addressed(attempt.job, verdict, began_after_s=None)
+        ended_at = self._clock.lease() if activity.ended_at is None else activity.ended_at
+        began_after_s = activity.started_at - attempt.claimed_at
+        return addressed(attempt.job, verdict, began_after_s=began_after_s, ran_s=ended_at - activity.started_at)
 
     def _tell(self, job: Job, outcome: Outcome, verdict: Verdict) -> None:
         """Say what ended otherwise than by success, in the log and to hooks."""

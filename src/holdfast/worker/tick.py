@@ -19,6 +19,7 @@ from holdfast.closing import Work
 from holdfast.core.child_exit import EXIT_TOO_OLD
 from holdfast.errors import DutyLost, StoreError, UsageError
 from holdfast.pruner import Pruner
+from holdfast.rollup_folder import RollupFolder
 from holdfast.scheduler import Scheduler
 from holdfast.stores.protocol import schema_too_new
 from holdfast.worker.options import WorkerOptions
@@ -84,6 +85,8 @@ def _tick(app: App, budget_s: float, options: WorkerOptions, spent: threading.Ev
     left_s = began + budget_s - app.clock.lease() - prune_s
     if not app.store.is_served:
         looks = _looks(app)
+        if looks:
+            _fold(app, runner.name, began + budget_s)
         timeout_s = max(tell_s, left_s)
         tell_once(app.store, app.clock, app.alerts, name=runner.name, since=since, timeout_s=timeout_s, looks=looks)
     if code == EXIT_TOO_OLD:
@@ -111,6 +114,17 @@ def _fire(app: App, until: float) -> int:
         return 0
     finally:
         scheduler.resign()
+
+
+def _fold(app: App, name: str, until: float) -> None:
+    """Add up what was counted for charts, unless another process has the duty. A store that fails is only logged."""
+    folder = RollupFolder(app.store, app.clock, hooks=app.hooks, name=f"{name}:tick")
+    try:
+        folder.once(until)
+    except StoreError as error:
+        log.warning("could not add up what was counted for charts (%s); the next tick tries again", error)
+    finally:
+        folder.resign()
 
 
 def _prune(app: App, name: str, until: float) -> int:

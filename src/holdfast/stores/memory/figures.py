@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import RLock
 
 from holdfast.clock import Clock
@@ -23,7 +23,22 @@ from holdfast.core.figures import (
     crash_totals,
 )
 from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Event, Job
+from holdfast.core.records import Duty, Event, Job
+from holdfast.core.rollups import (
+    FOLD_MAX,
+    KEPT_S,
+    MARK,
+    Delta,
+    Place,
+    Rollup,
+    delta,
+    folded,
+    oldest_slot,
+    touched,
+    with_deltas,
+)
+from holdfast.core.rollups import slot_of as slot_in
+from holdfast.core.settlement import Settlement
 
 _Slot = tuple[int, str, str, str, str, str]  # the minute, kind, task, queue, detector, decision
 
@@ -32,12 +47,20 @@ class MemoryFigures:
     """See `stores/protocol.py: Figures`."""
 
     def __init__(
-        self, lock: RLock, clock: Clock, jobs: Mapping[str, Job], events: Callable[[tuple[str, ...]], list[Event]]
+        self,
+        lock: RLock,
+        clock: Clock,
+        jobs: Mapping[str, Job],
+        events: Callable[[tuple[str, ...]], list[Event]],
+        check_duty: Callable[[Duty | None], None],
     ) -> None:
         self._lock = lock
         self._clock = clock
         self._jobs = jobs
         self._events = events
+        self._check_duty = check_duty
+        self._rollups: dict[Place, Rollup] = {MARK.place: MARK}
+        self._deltas: list[Delta] = []
         self._crashes: Counter[_Slot] = Counter()
         self._ended: Counter[tuple[str, State]] = Counter()
 
@@ -45,6 +68,11 @@ class MemoryFigures:
         """Count a job that has ended by now."""
         if job.state in ENDED and (before is None or before.state is not job.state):
             self._ended[job.queue, job.state] += 1
+
+    def count_attempts(self, settlements: Sequence[Settlement]) -> None:
+        """Count attempts whose settlements were accepted."""
+        if settlements:
+            self._deltas.append(delta(settlements, self._clock.wall()))
 
     def count_event(self, event: Event) -> None:
         """Count a lost attempt, or the late report of one."""
@@ -99,6 +127,26 @@ class MemoryFigures:
                 ended.setdefault(queue, {})[state] = jobs
             found = [LostCount(*slot[1:], attempts) for slot, attempts in self._crashes.items()]
             return Counters(ended, *crash_totals(found))
+
+    def rollups(self, span: int, since: float) -> list[Rollup]:
+        with self._lock:
+            first = slot_in(since, span)
+            stored = [each for each in self._rollups.values() if each.span == span and each.slot >= first]
+            return [each for each in with_deltas(stored, self._deltas, span) if each.slot >= first]
+
+    def fold(self, came: Mapping[str, int], limit: int = FOLD_MAX, under: Duty | None = None) -> int:
+        with self._lock:
+            self._check_duty(under)
+            wall, deltas = self._clock.wall(), self._deltas[:limit]
+            places = touched(deltas, came, wall)
+            stored = [each for place, each in self._rollups.items() if place in places or not place[0]]
+            self._rollups.update({each.place: each for each in folded(stored, deltas, came, wall)})
+            del self._deltas[:limit]
+            oldest = {span: oldest_slot(span, wall) for span in KEPT_S}
+            old = [each for each in self._rollups if each[0] in oldest and each[1] < oldest[each[0]]]
+            for place in old:
+                del self._rollups[place]
+            return len(deltas)
 
     def _line(self, event: Event, is_late: bool) -> LostLine:
         said = (event.seq, event.at, event.job_id, event.fence, event.worker, event.detail, is_late)

@@ -109,7 +109,7 @@ class MemoryStore:
         self._recent: dict[str, Recent] = {}  # by worker
         self._hints = Wakeups()
         self.tokens = MemoryTokens(self.lock)
-        self.figures = MemoryFigures(self.lock, self._clock, self._jobs, self._journal_of)
+        self.figures = MemoryFigures(self.lock, self._clock, self._jobs, self._journal_of, self._check_duty)
         self.batches = MemoryBatches(self.lock, self._clock, self._jobs.values, self.add, self._join)
         self._keys = MemoryKeys(self._clock, self._jobs, self._add, self.move)
         self._steps: dict[str, dict[tuple[int, int], Step]] = {}  # by job, then by (aside, position)
@@ -270,6 +270,8 @@ class MemoryStore:
         for settlement, answer in zip(settlements, answers, strict=True):
             if answer is Reply.ACCEPTED:
                 self._tell_parent(settlement.lease.job_id)
+        done = zip(settlements, answers, strict=True)
+        self.figures.count_attempts([each for each, answer in done if answer is Reply.ACCEPTED])
         self.wake()
         return answers
 

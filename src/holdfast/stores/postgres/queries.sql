@@ -89,6 +89,9 @@ free AS MATERIALIZED (
     FOR NO KEY UPDATE OF job SKIP LOCKED
 )
 
+-- fragment: rollup
+format('[%%s,%%s,%%s,%%s,%%s,%%s]', span, slot, to_json(queue), arrived, came, endings)
+
 -- fragment: events
 SELECT coalesce(json_agg(json_build_array(
     line.seq, line.job_id, line.at, line.kind, line.fence, line.worker, line.actor, line.detail
@@ -578,7 +581,8 @@ ending AS MATERIALIZED (
         value ->> 25 AS seen_open_step, (value ->> 26)::boolean AS seen_undoable,
         (value ->> 27)::float8 AS progress, value ->> 28 AS note, (value ->> 29)::integer AS releases,
         value ->> 30 AS stop_reason, value ->> 31 AS rollback_cause, value ->> 32 AS error_kind,
-        value ->> 33 AS fingerprint, value ->> 34 AS release
+        value ->> 33 AS fingerprint, value ->> 34 AS release, (value ->> 35)::integer AS wait,
+        (value ->> 36)::integer AS run, value ->> 37 AS detector
     FROM jsonb_array_elements(%(endings)s::jsonb) AS value
     WHERE coalesce(value ->> 0, '') = value ->> 0
 ),
@@ -631,7 +635,8 @@ applied AS (
         AND (ending.inbox IS NULL OR job.inbox = ending.inbox)
         AND allowed.yes
     RETURNING job.id, job.queue, job.priority, job.run_at, job.seq, job.state, ending.ended,
-        job.run_at <= clock.wall AS due, ending.state = 'ready' AND ending.run_at IS NULL AS kept
+        job.run_at <= clock.wall AS due, ending.state = 'ready' AND ending.run_at IS NULL AS kept,
+        ending.wait, ending.run, ending.detector
 ),
 -- Where jobs come back that keep their place, for workers that claim from behind it (claim_cursor.py).
 place AS MATERIALIZED (
@@ -644,6 +649,15 @@ place AS MATERIALIZED (
 tallied AS (
     INSERT INTO {schema}.tally (queue, state, jobs)
     SELECT queue, state, count(*) FROM applied WHERE ended GROUP BY queue, state
+),
+added AS (
+    INSERT INTO {schema}.delta (minute, lines)
+    SELECT floor(clock.wall / 60), json_agg(json_build_array(queue, state, detector, wait, run, attempts))::text
+    FROM clock, (
+        SELECT queue, state, detector, wait, run, count(*) AS attempts FROM applied
+        GROUP BY queue, state, detector, wait, run
+    ) AS line
+    GROUP BY clock.wall
 ),
 noted AS (
     INSERT INTO {schema}.journal (job_id, at, kind, fence, worker, actor, detail)
@@ -680,7 +694,8 @@ WITH clock AS MATERIALIZED (
 ),
 ending AS MATERIALIZED (
     SELECT value ->> 0 AS id, (value ->> 1)::bigint AS fence, value ->> 2 AS claim_id, value ->> 3 AS result,
-        (value ->> 4)::float8 AS progress, value ->> 5 AS note
+        (value ->> 4)::float8 AS progress, value ->> 5 AS note, (value ->> 6)::integer AS wait,
+        (value ->> 7)::integer AS run
     FROM jsonb_array_elements(%(endings)s::jsonb) AS value
     WHERE coalesce(value ->> 0, '') = value ->> 0
 ),
@@ -700,11 +715,17 @@ applied AS (
         beat_data = NULL
     FROM free AS ending, clock
     WHERE job.id = ending.id
-    RETURNING job.id, job.queue
+    RETURNING job.id, job.queue, ending.wait, ending.run
 ),
 tallied AS (
     INSERT INTO {schema}.tally (queue, state, jobs)
     SELECT queue, 'done', count(*) FROM applied GROUP BY queue
+),
+added AS (
+    INSERT INTO {schema}.delta (minute, lines)
+    SELECT floor(clock.wall / 60), json_agg(json_build_array(queue, 'done', '', wait, run, attempts))::text
+    FROM clock, (SELECT queue, wait, run, count(*) AS attempts FROM applied GROUP BY queue, wait, run) AS line
+    GROUP BY clock.wall
 )
 SELECT true, CASE WHEN count(*) = %(many)s THEN NULL ELSE coalesce(json_agg(id), '[]')::text END, '[]', 0 FROM applied;
 
@@ -2302,6 +2323,49 @@ SELECT (
         GROUP BY kind, detector, decision
     ) AS counted
 );
+
+-- name: rollups
+SELECT (
+    SELECT '[' || coalesce(string_agg({rollup}, ','), '') || ']' FROM {schema}.rollup
+    WHERE span = %(span)s::integer AND slot >= %(slot)s::bigint
+), (
+    SELECT '[' || coalesce(string_agg(format('[%%s,%%s]', minute, lines), ','), '') || ']' FROM {schema}.delta
+);
+
+-- name: fold_alone
+-- Two folds at once would each miss what the other one adds. It must be held before the next statement begins to read.
+SELECT pg_try_advisory_xact_lock(hashtextextended('{schema}', 4));
+
+-- name: fold
+WITH {allowed},
+small AS (
+    DELETE FROM {schema}.delta WHERE ctid = ANY (ARRAY(
+        SELECT each.ctid FROM allowed, {schema}.delta AS each WHERE allowed.yes
+        LIMIT %(limit)s::bigint FOR UPDATE OF each SKIP LOCKED
+    ))
+    RETURNING minute, lines
+)
+SELECT (SELECT yes FROM allowed), {wall}, (SELECT count(*) FROM small), (
+    SELECT '[' || coalesce(string_agg(format('[%%s,%%s]', minute, lines), ','), '') || ']' FROM small
+);
+
+-- name: fold_stored
+-- The rollups that may change, and those of the span for ever.
+SELECT '[' || coalesce(string_agg({rollup}, ','), '') || ']' FROM {schema}.rollup
+WHERE span = 0 OR (span, slot, queue) IN (
+    SELECT (value ->> 0)::integer, (value ->> 1)::bigint, value ->> 2 FROM json_array_elements(%(places)s::json) AS value
+);
+
+-- name: fold_write
+INSERT INTO {schema}.rollup (span, slot, queue, arrived, came, endings)
+SELECT (value ->> 0)::integer, (value ->> 1)::bigint, value ->> 2, (value ->> 3)::bigint, (value ->> 4)::bigint, value ->> 5
+FROM json_array_elements(%(rollups)s::json) AS value
+ON CONFLICT (span, slot, queue) DO UPDATE SET
+    arrived = excluded.arrived, came = excluded.came, endings = excluded.endings;
+
+-- name: fold_old
+DELETE FROM {schema}.rollup USING unnest(%(spans)s::integer[], %(oldest)s::bigint[]) AS kept (span, slot)
+WHERE rollup.span = kept.span AND rollup.slot < kept.slot;
 
 -- name: due
 -- As in `claim`: the lanes are found by leaping, unless they are given. A worker that %(sleeps)s says so, if nothing is

@@ -9,10 +9,11 @@ from msgspec.structs import replace
 from holdfast.core import transitions
 from holdfast.core.machine import State
 from holdfast.core.records import Duty, NewJob, Pulse, Record
+from holdfast.core.rollups import delta
 from holdfast.core.settlement import Settlement, is_as_judged, own_event
 from holdfast.stores.protocol import Reply
 from holdfast.stores.redis import keys
-from holdfast.stores.redis.work import Entry, Work
+from holdfast.stores.redis.work import Entry, Work, encode
 
 
 def pulse(worker_id: str, pulses: Sequence[Pulse], work: Work) -> list[str]:
@@ -37,6 +38,8 @@ def settle(settlements: Sequence[Settlement], under: Duty | None, work: Work) ->
     for each, answer in zip(settlements, answers, strict=True):
         if answer is Reply.ACCEPTED:
             work.tell_parent(each.lease.job_id)
+    if accepted := [each for each, answer in zip(settlements, answers, strict=True) if answer is Reply.ACCEPTED]:
+        work.do("RPUSH", "deltas", encode(delta(accepted, work.now.wall)))
     return answers
 
 

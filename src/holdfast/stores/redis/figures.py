@@ -1,9 +1,10 @@
-"""Bounded reads for lists, rates and counters."""
+"""Bounded reads for lists, rates, charts and counters."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from holdfast.core.error_fingerprint import slot_of
 from holdfast.core.figures import (
@@ -21,10 +22,23 @@ from holdfast.core.figures import (
     crash_totals,
 )
 from holdfast.core.machine import ENDED, State
-from holdfast.core.records import Event, Job
+from holdfast.core.records import Duty, Event, Job
+from holdfast.core.rollups import (
+    EVER,
+    FOLD_MAX,
+    KEPT_S,
+    MARK,
+    Delta,
+    Rollup,
+    folded,
+    oldest_slot,
+    touched,
+    with_deltas,
+)
+from holdfast.core.rollups import slot_of as slot_in
 from holdfast.stores.redis.connection import Connections
 from holdfast.stores.redis.rows import NUL
-from holdfast.stores.redis.work import pairs
+from holdfast.stores.redis.work import AT_ONCE, Work, committed, decode, pairs
 
 
 class RedisFigures:
@@ -106,6 +120,44 @@ class RedisFigures:
             queue, _, state = what.decode().rpartition(NUL)
             queues.setdefault(queue, {})[State(state)] = int(jobs)
         return Counters(queues, *crash_totals(_counts((what.decode(), int(jobs)) for what, jobs in pairs(lost))))
+
+    def rollups(self, span: int, since: float) -> list[Rollup]:
+        first = slot_in(since, span)
+        slots, lines = self._db.ask(("ZRANGE", f"ro:{span}", first, "+inf", "BYSCORE"), ("LRANGE", "deltas", 0, -1))
+        stored = self._stored([f"ro:{span}:{slot.decode()}" for slot in slots])
+        found = with_deltas(stored, [decode(line, Delta) for line in lines], span)
+        return [each for each in found if each.slot >= first]
+
+    def fold(self, came: Mapping[str, int], limit: int = FOLD_MAX, under: Duty | None = None) -> int:
+        return committed(self._db, partial(self._fold, came, limit, under))
+
+    def _fold(self, came: Mapping[str, int], limit: int, under: Duty | None, work: Work) -> int:
+        work.check_duty(under)
+        wall = work.now.wall
+        deltas = [decode(line, Delta) for line in self._db.ask(("LRANGE", "deltas", 0, limit - 1))[0]] if limit else []
+        stored = [*self._stored([f"ro:{EVER}:0"]), MARK]
+        for span, slot, queue in sorted(touched(deltas, came, wall)):
+            text = work.field(f"ro:{span}:{slot}", queue)  # if another program folds meanwhile, this begins again
+            if span != EVER and text is not None:
+                stored.append(decode(text, Rollup))
+        for each in folded(stored, deltas, came, wall):
+            work.set(f"ro:{each.span}:{each.slot}", each.queue, each)
+            work.do("ZADD", f"ro:{each.span}", each.slot, str(each.slot))
+        if deltas:
+            work.do("LTRIM", "deltas", len(deltas), -1)
+        for span in KEPT_S:
+            old = ("ZRANGE", f"ro:{span}", "-inf", f"({oldest_slot(span, wall)}", "BYSCORE", "LIMIT", 0, AT_ONCE)
+            for slot in self._db.ask(old)[0]:
+                work.do("UNLINK", f"ro:{span}:{slot.decode()}")
+                work.do("ZREM", f"ro:{span}", slot.decode())
+        return len(deltas)
+
+    def _stored(self, names: Sequence[str]) -> list[Rollup]:
+        found: list[Rollup] = []
+        for start in range(0, len(names), AT_ONCE):
+            for fields in self._db.ask(*(("HGETALL", name) for name in names[start : start + AT_ONCE])):
+                found += [decode(text, Rollup) for _, text in pairs(fields)]
+        return found
 
 
 def scored(flat: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:

@@ -48,6 +48,7 @@ _READ = (
         "figures.flow",
         "figures.lost",
         "figures.counters",
+        "figures.rollups",
     ),
 )
 _CHANGE = (
@@ -68,6 +69,7 @@ _CHANGE = (
     *("declare", "schedule", "fire", "pause_schedule", "forget_schedule", "publish", "forget_task", "doubt", "accept"),
     "note_act",
     *("batches.end", "batches.purge"),
+    "figures.fold",
 )
 _BATCH_READS = ("batches.get", "batches.find", "batches.newest", "batches.counts", "batches.jobs")
 VERBS: tuple[Verb, ...] = (

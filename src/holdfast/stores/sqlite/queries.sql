@@ -540,6 +540,9 @@ ON CONFLICT (slot, task, fingerprint, release) DO UPDATE SET
 -- name: settle_errors_old
 DELETE FROM holdfast_error WHERE slot < :oldest;
 
+-- name: settle_delta
+INSERT INTO holdfast_delta (minute, lines) VALUES (:minute, :lines);
+
 -- name: settle_journal
 -- The second look of a zombie finds its stale_report already there.
 INSERT INTO holdfast_journal (job_id, at, kind, fence, worker, actor, detail)
@@ -1542,6 +1545,43 @@ SELECT (
         GROUP BY kind, detector, decision
     )
 );
+
+-- name: rollups
+SELECT (
+    SELECT json_group_array(json_array(span, slot, queue, arrived, came, json(endings))) FROM holdfast_rollup
+    WHERE span = :span AND slot >= :slot
+), (
+    SELECT json_group_array(json_array(minute, json(lines))) FROM holdfast_delta
+);
+
+-- name: fold
+SELECT json_group_array(json_array(id, minute, json(lines))) FROM (
+    SELECT id, minute, lines FROM holdfast_delta ORDER BY id LIMIT :limit
+);
+
+-- name: fold_stored
+-- The rollups that may change, and those of the span for ever.
+SELECT json_group_array(json_array(span, slot, queue, arrived, came, json(endings))) FROM (
+    SELECT * FROM holdfast_rollup WHERE span = 0
+    UNION ALL
+    SELECT rollup.* FROM json_each(:places) AS place
+    CROSS JOIN holdfast_rollup AS rollup
+        ON rollup.span = place.value ->> 0 AND rollup.slot = place.value ->> 1 AND rollup.queue = place.value ->> 2
+    WHERE rollup.span <> 0
+);
+
+-- name: fold_write
+INSERT INTO holdfast_rollup (span, slot, queue, arrived, came, endings)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value -> 5 FROM json_each(:rollups)
+WHERE true
+ON CONFLICT (span, slot, queue) DO UPDATE SET
+    arrived = excluded.arrived, came = excluded.came, endings = excluded.endings;
+
+-- name: fold_done
+DELETE FROM holdfast_delta WHERE id <= :last;
+
+-- name: fold_old
+DELETE FROM holdfast_rollup WHERE span = :span AND slot < :oldest;
 
 -- name: due
 SELECT run_at FROM holdfast_job

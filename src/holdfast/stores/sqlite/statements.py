@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.core import limits
+from holdfast.core import limits, rollups
 from holdfast.core.acts import Move
 from holdfast.core.error_fingerprint import KEPT_S, slot_of
 from holdfast.core.limits import Queue
@@ -191,6 +191,8 @@ def _write_down(db: sqlite3.Connection, accepted: Sequence[Settlement], wall: fl
         if (line := row_json.error_line(settlement)) is not None:
             errors.append(line)
     write_tallies(db, tallies)
+    added = rollups.delta(accepted, wall)
+    db.execute(Q["settle_delta"], {"minute": added.minute, "lines": row_json.encode(added.lines).decode()})
     write_events(db, events, wall)
     if errors:
         slots = {"slot": slot_of(wall), "oldest": slot_of(wall - KEPT_S)}
