@@ -160,6 +160,43 @@ class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     ended_at: datetime | None
 
 
+class SeriesSum(msgspec.Struct, frozen=True, kw_only=True):
+    """Jobs and attempts of a length of time. None: no attempt has a known time."""
+
+    arrived: int  # jobs that were stored or revived
+    ended: int  # attempts that ended their jobs: the next four together
+    done: int
+    dead: int
+    cancelled: int
+    rolled_back: int
+    attempts: int  # also those that are to be tried again, are held, or wait
+    lost: dict[str, int]  # by detector
+    wait_p50_s: float | None  # from when a job was due to the start of its attempt
+    wait_p95_s: float | None
+    wait_p99_s: float | None
+    run_p50_s: float | None
+    run_p95_s: float | None
+    run_p99_s: float | None
+
+
+class SeriesPoint(SeriesSum, frozen=True, kw_only=True):
+    """The sum of the time from `at` to the next point."""
+
+    at: datetime
+
+
+class Series(msgspec.Struct, frozen=True, kw_only=True):
+    """A window of one queue, or of all of them together, as points; and each queue as a sum."""
+
+    window: insight.Window
+    step_s: int
+    queue: str | None
+    at: datetime
+    points: list[SeriesPoint]  # the last one is not over yet
+    total: SeriesSum
+    queues: dict[str, SeriesSum]
+
+
 class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts of one task that ended with the same error, as `holdfast errors` shows them."""
 
@@ -243,6 +280,14 @@ class Admin:
     def queues(self) -> list[QueueView]:
         """Return every queue that has jobs, limits or a worker, or is paused, by name."""
         return _typed(insight.queue_views(self._store), QueueView)
+
+    def series(self, window: insight.Window = "hour", *, queue: str | None = None) -> Series:
+        """Return how many jobs came and ended in the last hour, day or week, and how long they waited and ran.
+
+        Jobs that were deleted since stay counted.
+        """
+        check_storable(queue=queue)
+        return msgspec.convert(insight.series_view(self._store, window, queue), Series)
 
     def schedules(self) -> list[ScheduleView]:
         """Return every schedule, by key."""

@@ -14,7 +14,7 @@ from holdfast.core.batches import Batch
 from holdfast.core.machine import State
 from holdfast.core.records import Schedule
 from holdfast.core.schedule import every
-from holdfast.core.verdict import Failed
+from holdfast.core.verdict import Failed, Succeeded
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.testing import FakeClock
 from holdfast.workflow.flow import Flow
@@ -305,3 +305,12 @@ def test_workflows_are_listed_by_pages_and_errors_by_their_fingerprint(app: App,
     [group] = client.get("/v1/errors").json()["items"]
     assert (group["task"], group["attempts"]) == ("fails", 2)
     assert client.get("/v1/errors?task=other").json()["items"] == []
+
+
+def test_series_show_what_ended_in_the_queues_that_the_user_sees(app: App, client: Client) -> None:
+    settle(app.store, start(app.store, queue="mail"), Succeeded())
+    settle(app.store, start(app.store, queue="media"), Succeeded())
+    view = client.get("/v1/series?window=day&queue=mail").json()
+    assert (view["total"]["done"], view["points"][-1]["done"], len(view["points"])) == (1, 1, 96)
+    assert sorted(view["queues"]) == ["mail", "media"]
+    assert client.get("/v1/series?window=month").status_code == 422

@@ -67,6 +67,8 @@ def arguments(store: Store, verb: str, worker: str, job: str, running: str) -> A
         "accept": (99, "me", None),
         "figures.flow": (0.0,),
         "figures.lost": (0.0,),
+        "figures.rollups": (60, 0.0),
+        "figures.fold": ({"mail": 1},),
         "batches.open": (Batch(id="nightly"),),
         "batches.add": ("none", []),
         "batches.close": ("none", True),

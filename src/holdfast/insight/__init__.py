@@ -40,6 +40,7 @@ from holdfast.insight.selection import (
     task_named,
     with_full_task,
 )
+from holdfast.insight.series import FRAMES, Window, series_view
 from holdfast.insight.status import status_view
 from holdfast.insight.steps import (
     Branch,

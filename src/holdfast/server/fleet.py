@@ -124,6 +124,13 @@ class SinceQuery(msgspec.Struct, forbid_unknown_fields=True):
     since_s: Annotated[float, Meta(ge=1, le=SINCE_MAX_S)] = 86_400.0
 
 
+class SeriesQuery(msgspec.Struct, forbid_unknown_fields=True):
+    """A window. `queue`: only this one."""
+
+    window: insight.Window = "hour"
+    queue: Annotated[str, Meta(max_length=200)] | None = None
+
+
 class ErrorsQuery(msgspec.Struct, forbid_unknown_fields=True):
     """The time to look back. `task`: only errors of this task."""
 
@@ -353,6 +360,13 @@ def batch(call: Call) -> dict[str, Any]:
 def zombies(call: Call) -> dict[str, Any]:
     """Look back at attempts that lost their worker, as `zombies --json` does."""
     return insight.zombies_view(insight.look_back(call.store, call.query.since_s))
+
+
+def series(call: Call) -> dict[str, Any]:
+    """Show how many jobs came and ended, and how long they waited and ran: the queues that the user sees."""
+    query: SeriesQuery = call.query
+    check_storable(queue=query.queue)
+    return insight.series_view(call.store, query.window, query.queue, call.user.sees)
 
 
 def errors(call: Call) -> dict[str, Any]:

@@ -218,6 +218,10 @@ _FLEET = (
     Route("GET", "/v1/batches", "List batches, newest first", fleet.batches, WATCHERS, "whole", query=fleet.LimitQuery),
     Route("GET", "/v1/batches/{id}", "Show a batch", fleet.batch, WATCHERS, "whole"),
     Route("GET", "/v1/stats", "Count jobs by queue", fleet.stats, READERS, "filter"),
+    Route(
+        *("GET", "/v1/series", "Show throughput, waits and run times", fleet.series, READERS, "filter"),
+        query=fleet.SeriesQuery,
+    ),
     Route("GET", "/v1/zombies", "Look back at lost attempts", fleet.zombies, READERS, "whole", query=fleet.SinceQuery),
     Route(
         *("GET", "/v1/errors", "Group errors by their fingerprint", fleet.errors, READERS, "whole"),
