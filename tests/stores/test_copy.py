@@ -118,7 +118,9 @@ def seen_by_people(url: str) -> Any:
         schedules, tokens, batches = store.schedules(), store.tokens.all(), store.batches.find()
         more = [(batch, store.batches.counts(batch.id)) for batch in batches]
         counters, errors = store.figures.counters(), store.errors(0.0)
-        return jobs, flows, journal, counts, paused, schedules, tokens, more, counters, errors, store.queues()
+        rollups = tables_of(store).rows(next(table for table in TABLES if table.name == "rollup"))
+        charts = sorted(tuple(row.values()) for row in rollups)
+        return jobs, flows, journal, counts, paused, schedules, tokens, more, counters, errors, store.queues(), charts
 
 
 def test_a_store_moves_to_postgres_and_back_and_nothing_is_changed(place: Places, source: str) -> None:
