@@ -7,6 +7,8 @@ import json
 from holdfast.app import App
 from holdfast.core.machine import State
 from holdfast.core.verdict import Failed
+from holdfast.store_acts import pause_schedule
+from holdfast.worker_orders import order_workers
 from tests.factory import a_worker, add, enrol, job_in, settle, start
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>'\"&{{7*7}}"
@@ -31,3 +33,8 @@ class World:
         enrol(store, name="idle", queues=["mail"])
         for number in range(12):
             add(store, queue=f"queue-{number % 3}", task=f"reports.build_{number}")
+        report = app.task(name="reports.nightly")(lambda: None)
+        for key, spec in ((EVIL, "0 3 * * *"), ("hourly", "@hourly"), ("often", "@every 30s")):
+            app.schedule(key, spec, report)
+        pause_schedule(store, "hourly", True, EVIL, EVIL)
+        order_workers(store, "idle", "drain", "ann", EVIL)
