@@ -216,6 +216,7 @@ LATE = {
     ("app.py", "holdfast.worker.options"): "app.tick() and app.worker() alone need it here",
     ("app.py", "holdfast.worker.tick"): "a whole worker, which takes as long to load as the rest of Holdfast",
     ("integrations/pytest.py", "holdfast.testing"): "pytest loads the plugin in every project, used or not",
+    ("rescue/sweep.py", "holdfast.rescue.alchemy"): "SQLAlchemy may not be installed",
     ("stores/__init__.py", "holdfast.stores.memory"): "a program has one kind of store",
     ("stores/__init__.py", "holdfast.stores.postgres.store"): "its driver may not be installed",
     ("stores/__init__.py", "holdfast.stores.redis.store"): "its driver may not be installed",

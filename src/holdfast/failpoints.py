@@ -42,6 +42,7 @@ POINTS = (
     "copy.passed",
     "copy.settled",
     "effect.after",
+    "rescue.middle",
 )
 
 _armed: dict[str, list[str]] = {}

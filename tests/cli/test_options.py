@@ -28,6 +28,8 @@ OWN_OUTPUT = {
     "completion",
     "generate",  # a file of another system
     "dev",  # the output of its programs
+    "rescue init",
+    "rescue watch",
 }  # a log, lines of a format of their own, a script
 EVERYWHERE = {"--help", "--db", "--token-file", "--verbose", "--quiet"}
 

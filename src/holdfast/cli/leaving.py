@@ -44,6 +44,20 @@ def story(error: KeyboardInterrupt) -> tuple[str, int]:
     return what, 128 + (error.number if isinstance(error, Stopped) else signal.SIGINT)
 
 
+def stopped_by_signals() -> threading.Event:
+    """Return an event that SIGTERM, SIGHUP and Ctrl-C set from now on. For the main thread only."""
+    from holdfast.worker.signals import catch_signals
+
+    stop, signals = threading.Event(), catch_signals()
+
+    def listen() -> None:
+        os.read(signals, 1)
+        stop.set()
+
+    threading.Thread(target=listen, name="holdfast-signals", daemon=True).start()
+    return stop
+
+
 @contextmanager
 def noting(how_far: Callable[[], str]) -> Iterator[None]:
     """Let a command that is stopped inside the block say how far it got."""

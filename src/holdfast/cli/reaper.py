@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import os
 import socket
-import threading
 
 import click
 
 from holdfast.alerts import Alert
 from holdfast.cli.alerts import alert_options, hooks_and_alerts
 from holdfast.cli.base import Command, say, settings
+from holdfast.cli.leaving import stopped_by_signals
 from holdfast.cli.loading import import_options, opened_store
 from holdfast.cli.logs import LogForm, log_to_stderr
 from holdfast.cli.types import Duration, app_argument, grace_option, log_format_option
@@ -90,7 +90,7 @@ def reaper(
     who = name or f"{socket.gethostname()}:{os.getpid()}"
     log_to_stderr(logging.INFO, log_format, who)
     with opened_store() as store:
-        stop, clock = _stopped_by_signals(), SystemClock()
+        stop, clock = stopped_by_signals(), SystemClock()
         hooks = hooks or Hooks()
         pruner = Pruner(store, clock, retention, hooks=hooks, name=who, interval_s=PRUNE_EVERY * interval)
         folder = RollupFolder(store, clock, hooks=hooks, name=who)
@@ -102,16 +102,3 @@ def reaper(
         logging.getLogger("holdfast.reaper").info("settled %d lost attempts", settled)
     else:
         say(f"settled {settled} lost attempts")
-
-
-def _stopped_by_signals() -> threading.Event:
-    from holdfast.worker.signals import catch_signals
-
-    stop, signals = threading.Event(), catch_signals()
-
-    def listen() -> None:
-        os.read(signals, 1)
-        stop.set()
-
-    threading.Thread(target=listen, name="holdfast-signals", daemon=True).start()
-    return stop
