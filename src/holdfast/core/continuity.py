@@ -47,8 +47,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     missing: list[str]  # of the jobs that were asked for
     runs_again: bool  # the job whose settled lease the worker has named runs under that very lease
     doubts: int  # that nobody has answered
-    forgotten: int = 0  # writes that were acknowledged to this process, and that the store does not count any more
     uncounted: bool = False  # a worker lives whose older program does not count what it removes
+    forgotten: int = 0  # writes that were acknowledged to this process, and that the store does not count any more
 
 
 class Doubt(msgspec.Struct, frozen=True):
