@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from holdfast import insight
 from holdfast.insight.live import live_view
 from holdfast.server.call import Call
+from holdfast.server.pages.charts import WindowQuery, charts
 from holdfast.server.pages.page import Context, Page, see
 from holdfast.server.routes import Answer
 from holdfast.stores.rounds import together
@@ -52,14 +50,11 @@ def show(call: Call) -> Context | Answer:
         "detections": moving["detections"][:DETECTIONS],
         "workers": status["workers"],
         "changes": status["changes"][-DETECTIONS:][::-1],
-        "charts": charts(call),
+        "flow": charts(call, call.query.window),
+        "flow_path": "/",
+        "flow_queue": None,
         "schema": schema.found,
     }
-
-
-def charts(call: Call) -> list[Mapping[str, Any]]:
-    """Return the charts of throughput, wait and run time. Empty until the store keeps the numbers for them."""
-    return []
 
 
 def _page_of(call: Call, command: str) -> str | None:
@@ -70,4 +65,4 @@ def _page_of(call: Call, command: str) -> str | None:
     return None
 
 
-ROUTES = (Page("overview", "/", show, nav=True, key="o", shared_s=1.0),)
+ROUTES = (Page("overview", "/", show, query=WindowQuery, nav=True, key="o", shared_s=1.0),)

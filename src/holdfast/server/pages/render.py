@@ -204,10 +204,20 @@ def _environment() -> Environment:
         brief=insight.brief,
         first_line=insight.first_line,
         number=lambda number: f"{number:,}",
+        seconds=_seconds,
         percent=lambda share: f"{share:.0%}",
         tree=tree,
     )
     return environment
+
+
+def _seconds(time_s: float | None) -> str:
+    """Write a short length of time, which may be less than a second; a hyphen if there is none."""
+    if time_s is None:
+        return "-"
+    if time_s < 1.0:
+        return f"{time_s * 1000:.0f} ms"
+    return f"{time_s:.1f} s" if time_s < 10.0 else insight.brief(time_s)
 
 
 def _wall(at: float | str) -> float:

@@ -109,15 +109,17 @@
   // ------------------------------------------------------------------ charts: data-chart holds {x, series: [{label, values, color}]}
   const drawCharts = () => {
     for (const each of all("[data-chart]")) {
-      if (each.drawn === each.dataset.chart || !window.uPlot) continue;
+      if (!window.uPlot || (each.drawn === each.dataset.chart && each.querySelector(".uplot"))) continue; // a swap empties it
       each.drawn = each.dataset.chart;
-      const { x, series } = JSON.parse(each.dataset.chart), ink = getComputedStyle(root);
+      const { x, unit, series } = JSON.parse(each.dataset.chart), ink = getComputedStyle(root);
       const colour = (name) => ink.getPropertyValue(`--${name}`).trim(), grid = { stroke: colour("line"), width: 1 };
       const axis = { stroke: colour("faint"), grid, ticks: grid, font: "11px system-ui", size: 30 };
       each.replaceChildren();
       new uPlot({
         width: each.clientWidth, height: each.clientHeight, legend: { show: false }, cursor: { y: false },
-        axes: [axis, { ...axis, size: 44 }],
+        tzDate: (at) => utc ? uPlot.tzDate(new Date(at * 1000), "Etc/UTC") : new Date(at * 1000),
+        scales: { y: { range: (_, least, most) => [0, most > 0 ? most * 1.1 : 1] } },
+        axes: [{ ...axis, values: (_, ticks) => ticks.map((tick) => { const at = new Date(tick * 1000), text = clockOf(at, utc).slice(0, 5); return text === "00:00" ? dayOf(at, utc).slice(5) : text; }) }, { ...axis, size: 48, values: (_, ticks) => ticks.map((tick) => unit !== "s" ? (Number.isInteger(tick) ? tick : "") : tick && tick < 1 ? `${Math.round(tick * 1000)} ms` : tick < 120 ? `${tick} s` : brief(tick)) }],
         series: [{}, ...series.map((line) => ({ label: line.label, stroke: colour(line.color), fill: line.fill ? colour(`${line.color}-tint`) : undefined, width: 1.5, points: { show: false } }))],
       }, [x, ...series.map((line) => line.values)], each);
     }
@@ -151,14 +153,15 @@
     list[here].scrollIntoView({ block: "nearest" });
     list[here].querySelector("a[href]")?.focus({ preventScroll: true });
   };
+  const redraw = () => { for (const each of all("[data-chart]")) each.drawn = null; drawCharts(); };
+  addEventListener("resize", redraw);
   const keepRow = () => { const at = rows().findIndex((row) => hereId && row.id === hereId); if (at >= 0) { here = at; rows()[at].classList.add("here"); } };
   const theme = () => {
     const order = ["auto", "light", "dark"], next = order[(order.indexOf(root.dataset.theme) + 1) % 3];
     root.dataset.theme = next; remember("holdfast_theme", next);
-    for (const each of all("[data-chart]")) each.drawn = null;
-    drawCharts();
+    redraw();
   };
-  const zone = () => { utc = !utc; remember("holdfast_zone", utc ? "utc" : "local"); showZone(); showTimes(); };
+  const zone = () => { utc = !utc; remember("holdfast_zone", utc ? "utc" : "local"); showZone(); showTimes(); redraw(); };
   const showZone = () => { const each = $("zone-button"); if (each) write(each, utc ? each.dataset.utc : each.dataset.local); };
   const keys = {
     "/": () => all("[data-search]")[0]?.focus(), j: () => move(1), k: () => move(-1), r: pause, t: theme,
