@@ -665,6 +665,17 @@ def test_all_missed_instants_are_made_up_for_each_once_and_in_order(store: Store
     assert {each.mark for each in store.schedules()} == {NOON, NOON + 3600}
 
 
+def test_a_short_period_with_all_loses_no_instant_while_the_duty_moves(store: Store, clock: FakeClock) -> None:
+    app = an_app(store, clock)
+    app.every(seconds=2, task=app.tasks["report"], key="poll", missed=All(20))
+    killed, other = (Scheduler(app, name=name) for name in "ab")
+    killed.look()
+    other.look()
+    clock.advance(TTL_S + 1)
+    assert other.look()[0] == 5
+    assert {job.id for job in jobs(store)} == {fired_job_id("poll", NOON + second) for second in (2, 4, 6, 8, 10)}
+
+
 def test_a_holder_that_loses_its_answer_while_it_makes_up_fires_nothing_twice(store: Store, clock: FakeClock) -> None:
     app = an_app(store, clock)
     app.cron("*/5 * * * *", app.tasks["report"], missed=All(12))

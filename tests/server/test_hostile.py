@@ -288,6 +288,16 @@ def test_a_key_reaches_no_job_of_another_queue(app: App, client: Client, on_take
     assert client.post("/v1/jobs", {**body, "key": "mine"}, token=secret).status_code == 201
 
 
+def test_an_id_of_another_queue_shows_nothing_of_its_job(app: App, client: Client) -> None:
+    secret = add_token(app, "p", "producer", ("mail",))
+    other, own = add(app.store, queue="money"), add(app.store, queue="mail")
+    body = {"task": "t", "on_crash": "retry", "queue": "mail", "id": other.id}
+    assert code(client.post("/v1/jobs", body, token=secret), 404) == "not_found"
+    assert code(client.post("/v1/jobs/bulk", {"jobs": [body]}, token=secret), 404) == "not_found"
+    assert code(stored(client, secret, id=other.id), 404) == "not_found"
+    assert stored(client, secret, id=own.id).json()["value"] == [[own.id, True]]
+
+
 def test_a_job_runs_after_no_job_of_another_queue(app: App, client: Client) -> None:
     secret = add_token(app, "p", "producer", ("mail",))
     other, own = add(app.store, queue="money"), add(app.store, queue="mail")

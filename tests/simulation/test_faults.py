@@ -158,6 +158,7 @@ READS: dict[str, Callable[[Scene], Call]] = {
     "is_woken": lambda scene: lambda store: store.is_woken(),
     "stands_by": lambda scene: lambda store: store.stands_by(),
     "wake_sleepers": lambda scene: lambda store: store.wake_sleepers(),
+    "stop_waking": lambda scene: lambda store: store.stop_waking(),
     "paused": lambda scene: lambda store: store.paused(),
     "unserved": lambda scene: lambda store: store.unserved(QUEUES, []),
     "expired": lambda scene: lambda store: store.expired(),

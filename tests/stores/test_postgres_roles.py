@@ -281,6 +281,19 @@ def test_only_the_holder_of_the_role_looks_for_due_jobs(fleet: list[PostgresStor
         until(lambda: all(store.is_woken() for store in fleet if store is not holder), "the others rely on it")
 
 
+def test_a_worker_that_claims_no_more_leaves_the_search_for_due_jobs_to_another(fleet: list[PostgresStore]) -> None:
+    until(lambda: holders(fleet, "due"), "one has the role")
+    [holder] = holders(fleet, "due")
+    holder.stop_waking()
+    until(lambda: [store for store in holders(fleet, "due") if store is not holder], "the next one has it")
+    assert not holder.wake_sleepers()
+    for store in fleet:
+        if store is not holder:
+            store.close()
+    holder.is_woken()  # another worker of this process claims
+    until(lambda: holder in holders(fleet, "due"), "it has the role again")
+
+
 # ---------------------------------------------------------------------------------- what the session costs
 
 

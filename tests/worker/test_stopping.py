@@ -55,6 +55,21 @@ def task_of(house: House, handler: Handlers, **options: Any) -> Any:
     return house.app.task(name="wait", **options)(wait)
 
 
+def test_a_worker_that_stops_leaves_the_search_for_due_jobs_to_others_while_a_job_still_runs(
+    house: House, handler: Handlers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = threading.Event()
+    monkeypatch.setattr(house.app.store, "stop_waking", left.set, raising=False)
+    task = task_of(house, handler)
+    runner = house.start(grace_period_s=60)
+    task.enqueue()
+    handler.begun.wait(60)
+    assert not left.is_set()
+    runner.stop()
+    assert left.wait(60)
+    handler.go_on.set()
+
+
 @on_every_store
 def test_a_running_job_may_finish_within_the_grace_period(
     house: House, handler: Handlers, caplog: pytest.LogCaptureFixture

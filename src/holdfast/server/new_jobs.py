@@ -99,11 +99,14 @@ def _json(name: str, text: str) -> Any:
 
 
 def need_own_jobs(call: Call, new: Iterable[NewJob]) -> None:
-    """Raise `not_found` for jobs that the token does not see: one that has a key, which an enqueue may cancel, and one
-    to run after, whose end would show."""
+    """Raise `not_found` for jobs that the token does not see: one that has the id or the key of a new one, which an
+    enqueue would name or cancel, and one to run after, whose end would show."""
     if call.user.queues is None:
         return
     new = list(new)
+    ids = tuple(sorted({each.id for each in new}))
+    for known in call.store.find(Filter(ids=ids, limit=len(ids))) if ids else ():
+        call.need_queue(known.queue, f"job {known.id!r}")
     for job_id in {job_id for each in new for job_id in ids_of(each.awaits)}:
         if (row := call.store.get(job_id)) is not None:
             call.need_queue(row.queue, f"job {job_id!r}")

@@ -816,6 +816,10 @@ class Store(Protocol):
         of the fleet; return whether it is."""
         ...
 
+    def stop_waking(self) -> None:
+        """Leave it to another process to look for what is due, at once: this one claims no more. Waits for nothing."""
+        ...
+
     def ping(self, *, durably: bool = False) -> None:
         """Return once the store takes writes; raise `StoreUnavailable` when it does not in time, or `StoreFull`.
 

@@ -410,6 +410,7 @@ class Runner:
         idle.clear()
         for attempt in self._slots.empty_buffer():
             self._settler.put(attempt, Released(started=False, cause="the worker stopped"))
+        self._store.stop_waking()
         running = self._slots.running
         if running == 0:
             idle.set()

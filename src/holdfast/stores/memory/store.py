@@ -606,6 +606,9 @@ class MemoryStore:
         """Every worker looks for itself."""
         return False
 
+    def stop_waking(self) -> None:
+        """Nobody relies on this process."""
+
     def ping(self, *, durably: bool = False) -> None:
         """Memory always takes writes."""
 

@@ -146,6 +146,19 @@ class LivenessSession:
         standby, role = self._standby, self.due
         return standby is not None and role.is_done_elsewhere and not role.is_ours and not self._is_late(standby)
 
+    def stop_waking(self) -> None:
+        """See `Store.stop_waking`. Another worker of this process that still claims asks for the role again."""
+        with self._lock:
+            self.due.is_wanted = False
+            if self._thread is not None and not self._closing:
+                self._wishes.append(_Wish(self._give_due_up))
+                self._nudge()
+
+    def _give_due_up(self, session: Connection) -> None:
+        if self.due.is_held:
+            session.execute(self._db["stops_waking"], {"name": self._db.options.schema})
+            self.due.is_held = False
+
     def _want(self, role: Role) -> None:
         if not role.is_wanted:
             role.is_wanted = True

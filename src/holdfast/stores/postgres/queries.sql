@@ -1160,6 +1160,10 @@ FROM {schema}.worker WHERE gone_at IS NULL;
 -- Gives the roles up. No lock of a worker is left on the session.
 SELECT pg_advisory_unlock_all();
 
+-- name: stops_waking
+-- Gives up the role of the one that looks for what is due.
+SELECT pg_advisory_unlock(hashtextextended(%(name)s, 2));
+
 -- name: vanished
 -- The workers not yet gone whose liveness lock is free, if we are the one who looks; and the gone ones that still hold
 -- leases. A free lock means something only on the server that it was taken on. Looking never takes a lock. A process

@@ -579,6 +579,9 @@ class PostgresStore:
         except msgspec.DecodeError:
             return True
 
+    def stop_waking(self) -> None:
+        self._liveness.stop_waking()
+
     def ping(self, *, durably: bool = False) -> None:
         if durably:
             self._hot.run(lambda db: db.execute(self._hot["ping_durably"], prepare=False), PROOF)

@@ -680,6 +680,9 @@ class RedisStore:
         """Every worker looks for itself."""
         return False
 
+    def stop_waking(self) -> None:
+        """Nobody relies on this process."""
+
     def ping(self, *, durably: bool = False) -> None:
         number = self._db.run("commit_more" if durably else "commit", rows.packed([]), rows.packed([]))[1]
         log.debug("%s takes writes (%d)", self.url, number)

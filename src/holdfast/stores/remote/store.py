@@ -206,6 +206,9 @@ class RemoteStore:
     def wake_sleepers(self) -> bool:
         return False
 
+    def stop_waking(self) -> None:
+        """Nobody relies on this process: the server looks."""
+
     def close(self) -> None:
         self._hints.close()
         for alive in self._alive.values():

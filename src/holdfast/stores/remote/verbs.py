@@ -92,7 +92,18 @@ VERBS: tuple[Verb, ...] = (
 )
 # Each process does these for itself; `store.py` says how. `tokens` belongs to the server.
 LOCAL = frozenset(
-    {"transaction", "stands_by", "holds_lock", "wait", "wake", "is_woken", "wake_sleepers", "migrate", "close"}
+    {
+        "transaction",
+        "stands_by",
+        "holds_lock",
+        "wait",
+        "wake",
+        "is_woken",
+        "wake_sleepers",
+        "stop_waking",
+        "migrate",
+        "close",
+    }
 )
 
 _PARTS: Mapping[str, type] = {"": Store, "batches": Batches, "figures": Figures}

@@ -523,6 +523,9 @@ class SqliteStore:
         """Every worker looks for itself."""
         return False
 
+    def stop_waking(self) -> None:
+        """Nobody relies on this process."""
+
     def ping(self, *, durably: bool = False) -> None:
         with self._db.writing() as db:  # as a rule the lock is all that is asked for: nothing is written or synced
             if durably or has_little_room(self._db.options.path):
