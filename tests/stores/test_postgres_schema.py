@@ -380,7 +380,7 @@ def test_a_migration_waits_for_another_one_longer_than_a_call_may(
     store = PostgresStore(f"{server.url}?schema={schema}")
     tries = "SELECT query_start FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))"
     with ThreadPoolExecutor() as threads, psycopg.connect(server.url) as other:
-        other.execute("SELECT pg_advisory_lock(hashtextextended(%s, 2))", (schema,))
+        other.execute("SELECT pg_advisory_lock(hashtextextended(%s, 4))", (schema,))
         seen: set[object] = set()
         migrates = threads.submit(store.migrate)
 

@@ -2680,7 +2680,8 @@ SELECT value FROM {schema}.meta WHERE name = 'identity';
 SELECT value FROM {schema}.meta WHERE name OPERATOR(pg_catalog.=) 'identity';
 
 -- name: migrate_lock
-SELECT pg_advisory_xact_lock(hashtextextended(%(schema)s, 2));
+-- Not with 1 or 2: living workers hold these locks, for their roles.
+SELECT pg_advisory_xact_lock(hashtextextended(%(schema)s, 4));
 
 -- name: migrate_schema_exists
 -- CREATE SCHEMA IF NOT EXISTS asks for the right to create one even where it is there.
