@@ -4,26 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from holdfast import insight
+from holdfast import insight, store_acts
+from holdfast.core.access import Role
 from holdfast.core.audit import Act
 from holdfast.core.limits import Limits, setting
+from holdfast.core.machine import ENDED, State
 from holdfast.core.published import PublishedTask
 from holdfast.core.records import Detector, Event, EventKind, Job
 from holdfast.core.text import check_storable
-from holdfast.errors import UsageError
+from holdfast.errors import NotFound, UsageError
+from holdfast.ids import new_job_id
 from holdfast.insight import Selection
+from holdfast.insight.diagnosis import diagnose
+from holdfast.insight.explain import Explanation
+from holdfast.insight.findings import Finding
+from holdfast.insight.status import Trouble
 from holdfast.insight.zombies import Lookback
 from holdfast.mass_acts import ACTS, ActName, MassAct, Outcome, act_on_selected
 from holdfast.queues import choose_limits, pause_queue, queue_named, resume_queue
+from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
-from holdfast.worker_orders import order_workers, resume_workers
+from holdfast.worker_orders import forget_workers, order_workers, resume_workers
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -142,6 +150,36 @@ class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
     job_state: str | None
 
 
+class TokenView(msgspec.Struct, frozen=True, kw_only=True):
+    """A token of the HTTP API without its secret. `queues`: None means all."""
+
+    name: str
+    role: Role
+    queues: list[str] | None
+    created_at: datetime
+    used_at: datetime | None
+    expires_at: datetime | None
+    expired: bool
+
+
+class StatusView(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a store: troubles, the worst first, and what changed, as `holdfast status` shows it."""
+
+    store: str
+    at: datetime
+    healthy: bool
+    summary: str
+    troubles: list[Trouble]
+    jobs: dict[str, int]  # by state
+    in_per_s: float
+    out_per_s: float
+    workers: dict[str, int]  # by state
+    errors: list[ErrorView]
+    window_s: float
+    lost: int  # attempts that lost their worker
+    changes: list[dict[str, Any]]
+
+
 class BatchView(msgspec.Struct, frozen=True, kw_only=True):
     """A batch, as `holdfast batches show` shows it."""
 
@@ -215,9 +253,9 @@ class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
 class JobFilter(TypedDict, total=False):
     """The jobs that an act is about. Each name that is given narrows it.
 
-    error: the fingerprint of the last error. release: of the worker that ran the attempt with that error. since, until:
-    when the jobs ended, or failed, or were added; with `error` or `release` the time of the error, with `crashed` or
-    `detector` that of the crash.
+    tags, meta: jobs that have all of these. error: the fingerprint of the last error. release: of the worker that ran
+    the attempt with that error. since, until: when the jobs ended, or failed, or were added; with `error` or `release`
+    the time of the error, with `crashed` or `detector` that of the crash.
     """
 
     state: str | Sequence[str]
@@ -231,6 +269,8 @@ class JobFilter(TypedDict, total=False):
     until: datetime
     crashed: bool
     detector: Detector
+    tags: Sequence[str]
+    meta: Mapping[str, str]
 
 
 class Admin:
@@ -242,6 +282,22 @@ class Admin:
     @property
     def _store(self) -> Store:
         return self._app.store
+
+    def status(self, window_s: float = 3600.0) -> StatusView:
+        """Return what is broken now, the worst first, and what changed in the last `window_s` seconds."""
+        return _typed([insight.status_view(self._store, window_s)], StatusView)[0]
+
+    def doctor(self) -> list[Finding]:
+        """Check the store, its workers, jobs and settings, and whether this app has the tasks of due jobs.
+
+        A finding that is not "ok" says in `fix` what to do.
+        """
+        return list(diagnose(self._store, self._app.clock, self._app))
+
+    def explain(self, id: str) -> Explanation:
+        """Return why a job is where it is, in a sentence, and the acts that would bring it on. Raises `NotFound`."""
+        check_storable(id=id)
+        return insight.explain(self._store, insight.job_named(self._store, id))
 
     def workers(self, *, gone: bool = False) -> list[WorkerView]:
         """Return the workers, oldest first; with `gone` also those that stopped or died, with the cause."""
@@ -277,6 +333,15 @@ class Admin:
         """
         return resume_workers(self._store, name, by, note)
 
+    def forget_worker(self, name: str, *, by: str = "app", note: str | None = None) -> int:
+        """Declare the silent workers of a name dead and recover their jobs; return how many jobs.
+
+        For a worker whose death cannot be proved. Raises `NotFound` when there is none of that name, `Refused` when
+        it still beats.
+        """
+        reaper = Reaper(self._store, self._app.clock, hooks=self._app.hooks, name="forget")
+        return forget_workers(self._store, reaper, insight.silent_workers(self._store, name), by, note)
+
     def queues(self) -> list[QueueView]:
         """Return every queue that has jobs, limits or a worker, or is paused, by name."""
         return _typed(insight.queue_views(self._store), QueueView)
@@ -293,6 +358,29 @@ class Admin:
         """Return every schedule, by key."""
         return _typed(insight.schedule_views(self._store), ScheduleView)
 
+    def pause_schedule(self, key: str, *, by: str = "app", note: str | None = None) -> None:
+        """Stop firing a schedule until `resume_schedule`; stored jobs stay. Raises `NotFound`."""
+        [found] = insight.schedules_named(self._store, [key])
+        store_acts.pause_schedule(self._store, found.key, True, by, note)
+
+    def resume_schedule(self, key: str, *, by: str = "app", note: str | None = None) -> None:
+        """Fire a schedule again, from the next instant on. Raises `NotFound`."""
+        [found] = insight.schedules_named(self._store, [key])
+        store_acts.pause_schedule(self._store, found.key, False, by, note)
+
+    def fire_schedule(self, key: str, *, by: str = "app", note: str | None = None) -> str:
+        """Enqueue the job of a schedule now and return its id; with a key that is taken, that of the job that has it.
+
+        The regular instants stay as they are. Raises `NotFound`.
+        """
+        [found] = insight.schedules_named(self._store, [key])
+        return store_acts.fire_schedule(self._store, found, new_job_id(self._app.clock), by, note).id
+
+    def forget_schedule(self, key: str, *, by: str = "app", note: str | None = None) -> None:
+        """Remove a schedule that no program declares any more; stored jobs stay. Raises `NotFound`."""
+        [found] = insight.schedules_named(self._store, [key])
+        store_acts.forget_schedule(self._store, found.key, by, note)
+
     def batch(self, id: str) -> BatchView:
         """Return a batch with its jobs by state, or raise `NotFound`."""
         check_storable(id=id)
@@ -305,6 +393,48 @@ class Admin:
     def tasks(self) -> list[PublishedTask]:
         """Return the tasks that workers have published, by name."""
         return self._store.published()
+
+    def forget_task(self, name: str, *, by: str = "app", note: str | None = None) -> None:
+        """Remove what workers have published of a task that is gone. Raises `NotFound`."""
+        check_storable(name=name)
+        if not self._store.published([name]):
+            raise NotFound(f"no worker has published a task {name!r}")
+        store_acts.forget_task(self._store, name, by, note)
+
+    def tokens(self) -> list[TokenView]:
+        """Return the tokens of the HTTP API, by name."""
+        now = self._store.now().wall
+        return _typed([insight.token_view(token, now) for token in self._store.tokens.all()], TokenView)
+
+    def add_token(
+        self,
+        name: str,
+        role: Role,
+        *,
+        queues: Sequence[str] | None = None,
+        expires_s: float | None = None,
+        by: str = "app",
+        note: str | None = None,
+    ) -> str:
+        """Make a token of the HTTP API and return its secret, which the store does not keep.
+
+        Raises `Refused` when there is one of that name.
+        """
+        return store_acts.new_token(self._store, name, role, queues, expires_s, by, note)[1]
+
+    def revoke_token(self, name: str, *, by: str = "app", note: str | None = None) -> None:
+        """Refuse a token from now on; servers do so within 5 seconds. Raises `NotFound`."""
+        check_storable(name=name)
+        store_acts.revoke_token(self._store, name, by, note)
+
+    def purge(self, states: Sequence[str], older_than_s: float, *, by: str = "app", note: str | None = None) -> int:
+        """Delete jobs that ended in these states longer ago than that, with their history; return how many."""
+        wanted = [State(state) for state in states if state in ENDED]
+        if not wanted or len(wanted) != len(states):
+            raise UsageError(f"states={list(states)!r} must name states of ended jobs: {', '.join(sorted(ENDED))}")
+        if not older_than_s >= 0:
+            raise UsageError(f"older_than_s={older_than_s!r} must be a number of seconds")
+        return sum(store_acts.purge_pages(self._store, wanted, older_than_s, by, note))
 
     def journal(
         self,
@@ -373,6 +503,7 @@ class Admin:
         burst: int | UnsetType = UNSET,
         clear: bool = False,
         by: str = "app",
+        note: str | None = None,
     ) -> Limits:
         """Set limits of a queue that win over what the app declares, and return those that are in force.
 
@@ -383,8 +514,7 @@ class Admin:
         given = {name: value for name, value in chosen.items() if value is not UNSET}
         if not given and not clear:
             return queue_named(self._store, queue).limits
-        check_storable(by=by)
-        return choose_limits(self._store, queue, given, by, clear=clear)
+        return choose_limits(self._store, queue, given, by, note, clear=clear)
 
     def select(self, *, limit: int = 100, before: str | None = None, **chosen: Unpack[JobFilter]) -> list[Job]:
         """Return the rows of the jobs that match, newest first; the crashed ones by their last crash.
@@ -445,16 +575,29 @@ class AsyncAdmin:
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
 
+    status = _awaited(Admin.status)
+    doctor = _awaited(Admin.doctor)
+    explain = _awaited(Admin.explain)
     workers = _awaited(Admin.workers)
     worker = _awaited(Admin.worker)
     drain = _awaited(Admin.drain)
     stop = _awaited(Admin.stop)
     resume_workers = _awaited(Admin.resume_workers)
+    forget_worker = _awaited(Admin.forget_worker)
     queues = _awaited(Admin.queues)
     schedules = _awaited(Admin.schedules)
+    pause_schedule = _awaited(Admin.pause_schedule)
+    resume_schedule = _awaited(Admin.resume_schedule)
+    fire_schedule = _awaited(Admin.fire_schedule)
+    forget_schedule = _awaited(Admin.forget_schedule)
     batch = _awaited(Admin.batch)
     batches = _awaited(Admin.batches)
     tasks = _awaited(Admin.tasks)
+    forget_task = _awaited(Admin.forget_task)
+    tokens = _awaited(Admin.tokens)
+    add_token = _awaited(Admin.add_token)
+    revoke_token = _awaited(Admin.revoke_token)
+    purge = _awaited(Admin.purge)
     journal = _awaited(Admin.journal)
     zombies = _awaited(Admin.zombies)
     errors = _awaited(Admin.errors)
@@ -473,6 +616,8 @@ def _selection(given: JobFilter) -> Selection:
         states=(states,) if isinstance(states, str) else tuple(states),
         **{name: given.get(name) for name in ("queue", "task", "group", "key", "error", "release", "detector")},  # type: ignore[arg-type]
         crashed=given.get("crashed", False),
+        tags=tuple(given.get("tags", ())),
+        meta=tuple(given.get("meta", {}).items()),
         since=None if since is None else _instant("since", since),
         until=None if until is None else _instant("until", until),
     )

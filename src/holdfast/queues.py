@@ -25,12 +25,15 @@ def declare_limits(store: Store, declared: Mapping[str, Setting]) -> None:
             store.limit(name, setting, declared=True)
 
 
-def choose_limits(store: Store, name: str, given: Mapping[str, Any], actor: str, *, clear: bool = False) -> Limits:
+def choose_limits(
+    store: Store, name: str, given: Mapping[str, Any], actor: str, note: str | None = None, *, clear: bool = False
+) -> Limits:
     """Set what a person chooses for a queue, and return what is in force. Earlier choices stay, unless `clear`."""
     check_name("queue", name)
+    check_storable(by=actor, note=note)
     before = queue_named(store, name)
     chosen = replace(Setting() if clear else before.chosen, **given)
-    store.limit(name, chosen, actor=actor)
+    store.limit(name, chosen, actor=actor, note=note)
     return queue_named(store, name).limits
 
 

@@ -1,12 +1,20 @@
-"""Ask workers to drain, to stop or to resume, wherever they run; and what a worker did last."""
+"""Ask workers to drain, to stop or to resume, wherever they run; declare a silent one dead."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from holdfast.core.orders import applies, parent_name
 from holdfast.core.records import Order, OrderAct, Worker
 from holdfast.core.text import check_storable
+from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import NotFound, Refused
+from holdfast.store_acts import note_forgotten
 from holdfast.stores.protocol import Store
+
+if TYPE_CHECKING:
+    from holdfast.reaper import Reaper
 
 
 def order_workers(store: Store, name: str, act: OrderAct, actor: str, note: str | None) -> list[Worker]:
@@ -41,3 +49,13 @@ def resume_workers(store: Store, name: str, actor: str, note: str | None) -> lis
     store.order(name, None, actor=actor, note=note)
     store.wake()
     return taken
+
+
+def forget_workers(store: Store, reaper: Reaper, silent: Sequence[Worker], actor: str, note: str | None) -> int:
+    """Declare these workers dead and settle their jobs; return how many jobs. `insight.silent_workers` finds them."""
+    check_storable(by=actor, note=note)
+    recovered = 0
+    for worker in silent:
+        note_forgotten(store, worker, actor, note)
+        recovered += reaper.recover_worker(worker, f"forgotten by {actor}", WorkerExit()).recovered
+    return recovered

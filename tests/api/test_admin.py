@@ -10,12 +10,13 @@ import pytest
 from holdfast import App, NotFound, Refused, UsageError, insight
 from holdfast.admin import Admin, AsyncAdmin, QueueView, ScheduleView, WorkerView
 from holdfast.by_name import publish
+from holdfast.core.access import digest_of
 from holdfast.core.limits import Rate
 from holdfast.core.machine import State
 from holdfast.core.records import EndedAttempt, Recent
 from holdfast.core.verdict import Failed
 from holdfast.testing import FakeClock
-from tests.factory import EXPIRED, add, enrol, row, settle, start
+from tests.factory import EXPIRED, add, enrol, job_in, row, settle, start
 
 
 def test_workers_are_typed_as_the_command_line_shows_them(app: App) -> None:
@@ -197,3 +198,103 @@ def test_errors_come_by_task_and_fingerprint(app: App) -> None:
     assert (other.task, other.kind) == ("ship", "crash")
     assert [each.task for each in app.admin.errors(task="ship")] == ["ship"]
     assert len(app.admin.errors(limit=1)) == 1
+
+
+def test_a_program_reads_how_bad_it_is_and_what_to_do(app: App) -> None:
+    held = start(app.store, on_crash="hold")
+    settle(app.store, held, EXPIRED)
+    status = app.admin.status()
+    assert (status.healthy, status.jobs["held"], status.lost) == (False, 1, 1)
+    assert [(each.harm, each.command) for each in status.troubles] == [("waiting", "holdfast held list")]
+    findings = {each.title: each for each in app.admin.doctor()}
+    assert {each.severity for each in findings.values()} <= {"ok", "warning", "problem"}
+    assert "The app knows every task that is due" in findings
+    why = app.admin.explain(held.id)
+    assert "a person decides" in why.sentence
+    assert {choice.act for choice in why.choices} == {"approve", "done", "fail"}
+    with pytest.raises(NotFound):
+        app.admin.explain("nobody")
+
+
+def test_a_program_acts_on_schedules(app: App) -> None:
+    @app.task(name="report")
+    def report() -> None: ...
+
+    app.cron("0 3 * * *", report, key="nightly")
+    app.store.declare(list(app.schedules.values()))
+    app.admin.pause_schedule("nightly", by="ann", note="too loud")
+    assert app.admin.schedules()[0].paused
+    app.admin.resume_schedule("nightly", by="ann")
+    assert not app.admin.schedules()[0].paused
+    assert row(app.store, app.admin.fire_schedule("nightly")).task == "report"
+    app.admin.forget_schedule("nightly")
+    assert app.admin.schedules() == []
+    with pytest.raises(NotFound, match="nightly"):
+        app.admin.pause_schedule("nightly")
+    told = [(act.act, act.actor, act.note) for act in app.admin.audit()]
+    assert told == [
+        *(("forget", "app", None), ("fire", "app", None)),
+        *(("resume", "ann", None), ("pause", "ann", "too loud")),
+    ]
+
+
+def test_a_program_forgets_tasks_and_silent_workers(app: App, clock: FakeClock) -> None:
+    @app.task(name="report")
+    def report() -> None: ...
+
+    publish(app.store, app.tasks)
+    app.admin.forget_task("report", by="ann")
+    assert app.admin.tasks() == []
+    with pytest.raises(NotFound):
+        app.admin.forget_task("report")
+    job = start(app.store)
+    [worker] = app.admin.workers()
+    with pytest.raises(Refused, match="beats"):
+        app.admin.forget_worker(worker.name)
+    clock.advance(3600)
+    assert app.admin.forget_worker(worker.name, by="ann", note="it burned") == 1
+    assert row(app.store, job.id).state == "ready"
+    with pytest.raises(NotFound):
+        app.admin.forget_worker(worker.name)
+    assert [(act.about, act.note) for act in app.admin.audit()] == [("worker", "it burned"), ("task", None)]
+
+
+def test_a_program_makes_and_revokes_tokens(app: App) -> None:
+    secret = app.admin.add_token("edge", "worker", queues=["mail"], expires_s=60, by="ann")
+    [token] = app.admin.tokens()
+    assert (token.name, token.role, token.queues, token.expired) == ("edge", "worker", ["mail"], False)
+    assert app.store.tokens.all()[0].sha256 == digest_of(secret)
+    with pytest.raises(Refused, match="already"):
+        app.admin.add_token("edge", "viewer")
+    for wrong in ({"role": "king"}, {"name": "two words"}, {"expires_s": 0}):
+        with pytest.raises(UsageError):
+            app.admin.add_token(**{"name": "other", "role": "viewer", **wrong})  # type: ignore[arg-type]
+    app.admin.revoke_token("edge")
+    assert app.admin.tokens() == []
+    assert [act.act for act in app.admin.audit()] == ["revoke token", "add token"]
+
+
+def test_a_program_purges_what_ended_long_ago(app: App, clock: FakeClock) -> None:
+    old = [job_in(app.store, State.DONE) for _ in range(3)]
+    clock.advance(3600)
+    new, live = job_in(app.store, State.DONE), add(app.store)
+    assert app.admin.purge(["done"], 60.0, by="ann") == len(old)
+    assert {job.id for job in app.admin.select()} == {new.id, live.id}
+    for wrong in ([], ["ready"], ["done", "ready"]):
+        with pytest.raises(UsageError, match="states of ended jobs"):
+            app.admin.purge(wrong, 60.0)
+    with pytest.raises(UsageError, match="older_than_s"):
+        app.admin.purge(["done"], float("nan"))
+    assert [act.actor for act in app.admin.audit()] == ["ann"]
+
+
+def test_jobs_are_chosen_by_tags_and_metadata(app: App) -> None:
+    @app.task(name="send")
+    def send() -> None: ...
+
+    job = send.using(tags=["import", "slow"], meta={"tenant": "acme"}).enqueue()
+    send.using(tags=["import"]).enqueue()
+    assert [each.id for each in app.admin.select(tags=["slow", "import"])] == [job.id]
+    assert [each.id for each in app.admin.select(meta={"tenant": "acme"})] == [job.id]
+    assert app.admin.select(tags=["slow"], meta={"tenant": "globex"}) == []
+    assert app.admin.act("cancel", meta={"tenant": "acme"}).done == 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import click
 import pytest
 
+from holdfast.cli.main import cli
 from holdfast.core.continuity import Doubt
 from holdfast.core.machine import State
 from holdfast.core.published import PublishedTask
@@ -75,13 +78,47 @@ def test_every_act_has_its_person_its_reason_and_its_object(
 def test_a_resume_an_accept_and_a_limit_are_acts_too(run: Run, store: Store) -> None:
     run("queues", "pause", "mail", *ME)
     run("queues", "resume", "mail", *ME)
-    run("queues", "limit", "mail", "3", "--by", "ann")
+    run("queues", "limit", "mail", "3", *ME)
     store.doubt(1, Doubt("rewound", "beats", "2", "1", "w"))
     run("db", "accept", *ME)
     run("tokens", "add", "eve", "--role", "viewer", *ME)
     run("tokens", "revoke", "eve", *ME)
     told = [each["act"] for each in run.json("audit", "--by", "ann")]
     assert told == ["revoke token", "add token", "accept", "limit", "resume", "pause"]
+    assert {each["note"] for each in run.json("audit")} == {"so it goes"}
+
+
+def test_who_declared_a_worker_dead_and_why(run: Run, store: Store) -> None:
+    worker = enrol(store, name="box")
+    run("workers", "forget", "box", *ME)
+    [act] = run.json("audit")
+    named = {name: act[name] for name in ("by", "act", "about", "name", "note", "detail")}
+    assert named == {
+        "by": "ann",
+        "act": "forget",
+        "about": "worker",
+        "name": "box",
+        "note": "so it goes",
+        "detail": {"worker": "box", "id": worker},
+    }
+    assert store.workers() == []
+
+
+def commands(group: click.Group, *words: str) -> Iterator[tuple[str, set[str]]]:
+    """Walk over the commands with their options."""
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        if isinstance(command, click.Group):
+            yield from commands(command, *words, name)
+        elif command is not None:
+            yield " ".join((*words, name)), {option for each in command.params for option in each.opts}
+
+
+def test_every_command_that_takes_a_person_takes_a_reason(run: Run) -> None:
+    found = {name: options for name, options in commands(cli) if "--by" in options}
+    without = {name for name, options in found.items() if "--note" not in options}
+    assert without == {"audit", "db copy"}, "one reads; the other gives its own reason"
+    assert len(found) > 30
 
 
 def test_acts_are_listed_newest_first_by_person_time_and_page(run: Run, store: Store) -> None:

@@ -66,6 +66,13 @@ def test_queues_are_listed_by_name_with_all_that_is_set(store: Store, clock: Fak
     assert (c.name, c.grouped, c.limits) == ("c", True, Limits())
 
 
+def test_a_person_may_say_why(store: Store) -> None:
+    store.limit("mail", setting(limit=1), actor="ann", note="the relay is slow")
+    [event] = store.journal(kinds=("limited",))
+    assert (event.actor, event.detail["note"]) == ("ann", "the relay is slow")
+    assert only(store).limits == Limits(limit=1)
+
+
 @pytest.mark.parametrize("group", [None, "g"])
 def test_places_are_counted_from_the_rows_that_run(store: Store, group: str | None) -> None:
     for name in ("g", "g", "h", None):

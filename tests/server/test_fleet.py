@@ -53,6 +53,15 @@ def test_workers_of_a_name_are_drained_stopped_and_resumed(app: App, client: Cli
     assert code(client.post("/v1/workers/drain", {"name": "nobody"}), 404) == "not_found"
 
 
+def test_limits_and_dead_workers_are_in_the_audit(app: App, client: Client) -> None:
+    client("PATCH", "/v1/limits", {"queue": "mail", "limit": 3, "note": "the relay is slow"})
+    worker = enrol(app.store, name="box", queues=["mail"])
+    assert client.post(f"/v1/workers/{worker}/gone", {}).json() == {"id": worker, "retired": True}
+    items = client.get("/v1/audit").json()["items"]
+    told = [(each["act"], each["about"], each["name"], each["note"]) for each in items]
+    assert told == [("forget", "worker", "box", None), ("limit", "queue", "mail", "the relay is slow")]
+
+
 def test_batches_are_listed_and_shown(app: App, client: Client) -> None:
     app.store.batches.open(Batch(id="b1"))
     app.store.batches.add("b1", [make_job(id="a"), make_job(id="b")])

@@ -252,15 +252,11 @@ def _standing(schema: Schema) -> str:
 
 def purge(store: Store, states: list[State], older_than_s: float, actor: str, note: str | None) -> int:
     """Delete ended jobs page by page; return how many."""
-    before = store.now().wall - older_than_s
-    store_acts.note_purge(store, states, before, actor, note)
     totals = insight.totals(store)
     deleted = 0
     how_far = noting(lambda: f"at least {insight.counted(deleted, 'job')} deleted")
     with Progress("pruning", sum(totals[state.value] for state in states)) as progress, how_far:
-        while page := store.purge(states, before, _PAGE):
+        for page in store_acts.purge_pages(store, states, older_than_s, actor, note):
             deleted += page
             progress.advance(page)
-            if page < _PAGE:
-                break
     return deleted

@@ -11,7 +11,7 @@ from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.completing import complete_queue
 from holdfast.cli.loading import opened_store
 from holdfast.cli.output import Column, clean, show_json, show_table
-from holdfast.cli.types import Text, by_option, json_option, later, person_options
+from holdfast.cli.types import Text, json_option, later, person_options
 from holdfast.core.durations import iso
 from holdfast.core.limits import Rate, check_group
 from holdfast.errors import UsageError
@@ -142,6 +142,7 @@ class _RateOption(click.ParamType):  # type: ignore[type-arg]
     epilog="""
     holdfast queues limit mail 20
     holdfast queues limit mail --group-limit 2 --rate 100/60s --burst 5
+    holdfast queues limit mail 5 --note "the relay is slow"
     holdfast queues limit mail --clear
     """
 )
@@ -151,7 +152,7 @@ class _RateOption(click.ParamType):  # type: ignore[type-arg]
 @click.option("--rate", type=_RateOption(), metavar="N/TIME", help="The most starts, such as 100/60s or 5/s, or none.")
 @click.option("--burst", type=click.IntRange(1), metavar="N", help="How many starts may come at once.")
 @click.option("--clear", is_flag=True, help="Forget what was set before: what the app declares holds again.")
-@by_option
+@person_options
 @json_option
 @click.pass_context
 def limit(
@@ -163,6 +164,7 @@ def limit(
     burst: int | None,
     clear: bool,
     by: str,
+    note: str | None,
     as_json: bool,
 ) -> None:
     """Limit how many jobs of a queue run or start at once. N is the most that run at once, or none.
@@ -174,7 +176,7 @@ def limit(
     given = {key: value for key, value in given.items() if context.get_parameter_source(key) is source}
     with opened_store() as store:
         if given or clear:
-            choose_limits(store, name, given, by, clear=clear)
+            choose_limits(store, name, given, by, note, clear=clear)
         view = {"queue": name, **insight.limits_view(queue_named(store, name), store.now().wall)}
     if as_json:
         show_json(view)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -16,12 +15,9 @@ from holdfast.cli.types import Duration, Json, Text, call_of, json_option, perso
 from holdfast.clock import SystemClock
 from holdfast.core.audit import line
 from holdfast.core.durations import iso
-from holdfast.core.records import Schedule
 from holdfast.core.schedule import All
 from holdfast.core.transitions import is_declared
-from holdfast.errors import NotFound
 from holdfast.ids import new_job_id
-from holdfast.stores.protocol import Store
 
 
 @click.group(cls=Group, epilog="holdfast schedules list")
@@ -103,7 +99,7 @@ def show(key: str, as_json: bool) -> None:
     Also its next runs in its own time zone.
     """
     with opened_store() as store:
-        _known(store, [key])
+        insight.schedules_named(store, [key])
         [view] = insight.schedule_views(store, [key])
         now = store.now().wall
         jobs = insight.schedule_jobs(store, view)
@@ -246,7 +242,7 @@ def forget(keys: tuple[str, ...], by: str, note: str | None, as_json: bool) -> N
     it again; it then begins at that time.
     """
     with opened_store() as store:
-        found = _known(store, keys)  # before anything is changed
+        found = insight.schedules_named(store, keys)  # before anything is changed
         for each in found:
             store_acts.forget_schedule(store, each.key, by, note)
             if not as_json:
@@ -273,7 +269,7 @@ def fire(key: str, by: str, note: str | None, as_json: bool) -> None:
     The regular instants stay as they are. A paused schedule may be fired, too.
     """
     with opened_store() as store:
-        [found] = _known(store, [key])
+        [found] = insight.schedules_named(store, [key])
         added = store_acts.fire_schedule(store, found, new_job_id(SystemClock()), by, note)
     if as_json:
         show_json({"id": added.id, "existed": added.existed})
@@ -285,20 +281,10 @@ def fire(key: str, by: str, note: str | None, as_json: bool) -> None:
 
 def _set(keys: tuple[str, ...], paused: bool, by: str, note: str | None, as_json: bool) -> None:
     with opened_store() as store:
-        found = _known(store, keys)  # before anything is changed
+        found = insight.schedules_named(store, keys)  # before anything is changed
         for each in found:
             store_acts.pause_schedule(store, each.key, paused, by, note)
             if not as_json:
                 acknowledge(f"{clean(each.key)} {'paused' if paused else 'resumed'}")
     if as_json:
         show_json([{"key": each.key, "paused": paused} for each in found])
-
-
-def _known(store: Store, keys: Sequence[str]) -> list[Schedule]:
-    """Return the schedules with these keys. Raises `NotFound` with the keys that may have been meant."""
-    schedules = {each.key: each for each in store.schedules()}
-    for key in keys:
-        if key not in schedules:
-            guesses = " or ".join(insight.near(key, schedules))
-            raise NotFound(f"there is no schedule {key!r}" + (f"; did you mean {guesses}?" if guesses else ""))
-    return [schedules[key] for key in dict.fromkeys(keys)]

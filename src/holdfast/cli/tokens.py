@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import click
 
-from holdfast import store_acts
+from holdfast import insight, store_acts
 from holdfast.cli.base import Group, say, show_result
 from holdfast.cli.loading import opened_store
 from holdfast.cli.output import Column, clean, show_json, show_table
 from holdfast.cli.types import Duration, Text, WordList, json_option, person_options
-from holdfast.core.access import ROLES, Role, Token, digest_of
-from holdfast.core.durations import iso
-from holdfast.core.text import check_storable
-from holdfast.errors import UsageError
-from holdfast.ids import new_secret
-
-NAME_MAX = 100
+from holdfast.core.access import ROLES, Role
 
 
 @click.group(cls=Group, epilog="holdfast tokens list")
 def tokens() -> None:
     """Make, list and revoke tokens of the HTTP API."""
-
-
-def token_view(token: Token, now: float) -> dict[str, Any]:
-    """Show a token; nobody can show its secret again."""
-    return {
-        "name": token.name,
-        "role": token.role,
-        "queues": None if token.queues is None else list(token.queues),
-        "created_at": iso(token.created_at),
-        "used_at": iso(token.used_at),
-        "expires_at": iso(token.expires_at),
-        "expired": not token.is_valid(now),
-    }
 
 
 @tokens.command(
@@ -67,23 +48,10 @@ def add(
     """Make a token, and print it once.
 
     The store keeps only its SHA-256."""
-    check_storable(NAME_MAX, name=name)
-    if not name.strip() or any(char.isspace() or char == "," for char in name):
-        raise UsageError(f"the name {name!r} must be one word without commas")
-    secret = new_secret()
     with opened_store() as store:
-        now = store.now().wall
-        token = Token(
-            name=name,
-            role=cast(Role, role),
-            queues=queues or None,
-            sha256=digest_of(secret),
-            created_at=now,
-            expires_at=None if expires is None else now + expires,
-        )
-        store_acts.add_token(store, token, by, note)
+        token, secret = store_acts.new_token(store, name, cast(Role, role), queues or None, expires, by, note)
     if as_json:
-        show_json({**token_view(token, now), "token": secret})
+        show_json({**insight.token_view(token, token.created_at), "token": secret})
     else:
         say("This is the only time that the token is shown:")
         click.echo(secret)
@@ -111,7 +79,7 @@ def list_(as_json: bool) -> None:
 
     Nobody can show its secret again."""
     with opened_store() as store:
-        views = [token_view(token, store.now().wall) for token in store.tokens.all()]
+        views = [insight.token_view(token, store.now().wall) for token in store.tokens.all()]
     if as_json:
         show_json(views)
     elif views:

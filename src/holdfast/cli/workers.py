@@ -14,16 +14,15 @@ from holdfast.cli.base import Group, say, show_result
 from holdfast.cli.completing import complete_worker
 from holdfast.cli.loading import import_options, opened_store
 from holdfast.cli.output import Column, clean, show_json, show_table
-from holdfast.cli.types import Text, app_argument, by_option, json_option, person_options
+from holdfast.cli.types import Text, app_argument, json_option, person_options
 from holdfast.cli.worker_page import tell_workers
 from holdfast.clock import SystemClock
 from holdfast.core.records import Moment, OrderAct, Worker
 from holdfast.core.text import counted, listed
-from holdfast.core.worker_exit import WorkerExit
-from holdfast.errors import NotFound, Refused
+from holdfast.errors import NotFound
 from holdfast.reaper import Reaper
 from holdfast.stores.rounds import together
-from holdfast.worker_orders import order_workers, resume_workers
+from holdfast.worker_orders import forget_workers, order_workers, resume_workers
 
 
 @click.group(cls=Group, epilog="holdfast workers list")
@@ -150,18 +149,18 @@ def _order(name: str, act: OrderAct, by: str, note: str | None, *, as_json: bool
 @workers.command(
     epilog="""
     holdfast workers forget box/1
-    holdfast workers forget box/1 --by ann
+    holdfast workers forget box/1 --note "its host burned"
     holdfast workers forget box/1 jobs:app
     holdfast workers forget box/1 --alert-webhook https://hooks.example.org/jobs
     """
 )
 @click.argument("name", metavar="NAME", type=Text(), shell_complete=complete_worker)
 @app_argument
-@by_option
+@person_options
 @import_options
 @alert_options
 @json_option
-def forget(name: str, app: str | None, by: str, as_json: bool, alerts: tuple[Alert, ...]) -> None:
+def forget(name: str, app: str | None, by: str, note: str | None, as_json: bool, alerts: tuple[Alert, ...]) -> None:
     """Declare a silent worker dead, and recover its jobs.
 
     For a worker whose death cannot be proved: behind a pooler, or in a restored store. Exits with 5 when there is no
@@ -174,20 +173,13 @@ def forget(name: str, app: str | None, by: str, as_json: bool, alerts: tuple[Ale
 
     hooks, alerts = hooks_and_alerts(app, alerts)
     with opened_store() as store, telling_shown():
-        named, now = [worker for worker in store.workers() if worker.name == name], store.now()
-        if not named:
-            raise NotFound(f"there is no worker {name!r}; see `holdfast workers list`")
-        silent = [worker for worker in named if insight.worker_state(worker, now) not in insight.BEATING]
-        if not silent:
-            raise Refused(f"worker {name} beats; stop its process instead")
-        clock = SystemClock()
-        reaper = Reaper(store, clock, hooks=hooks, name="forget")
-        cause = f"forgotten by {by}"
-        recovered = sum(reaper.recover_worker(worker, cause, WorkerExit()).recovered for worker in silent)
+        clock, since = SystemClock(), store.now().wall
+        silent = insight.silent_workers(store, name)
+        recovered = forget_workers(store, Reaper(store, clock, hooks=hooks, name="forget"), silent, by, note)
         if hooks is not None:
             hooks.flush()
         tell_once(
-            store, clock, alerts, name=f"{socket.gethostname()}:forget", since=now.wall, timeout_s=TELL_S, looks=False
+            store, clock, alerts, name=f"{socket.gethostname()}:forget", since=since, timeout_s=TELL_S, looks=False
         )
     words = f"{clean(name)} forgotten, {recovered} of its jobs recovered"
     show_result(as_json, {"forgotten": len(silent), "recovered": recovered}, words)

@@ -26,7 +26,7 @@ from holdfast.insight.health import (
 )
 from holdfast.insight.incident import incident_view
 from holdfast.insight.live import live_view
-from holdfast.insight.schedules import next_runs, schedule_jobs, schedule_views, when
+from holdfast.insight.schedules import next_runs, schedule_jobs, schedule_views, schedules_named, when
 from holdfast.insight.selection import (
     DETECTORS,
     PREFIX_LEAST,
@@ -67,6 +67,7 @@ from holdfast.insight.steps import (
     workflow_view,
 )
 from holdfast.insight.tasks import task_view, task_views
+from holdfast.insight.tokens import token_view
 from holdfast.insight.views import (
     SHOWN_STATES,
     Names,
@@ -92,6 +93,6 @@ from holdfast.insight.views import (
     worker_view,
     worker_views,
 )
-from holdfast.insight.workers import worker_reports
+from holdfast.insight.workers import silent_workers, worker_reports
 from holdfast.insight.zombies import Lookback, look_back, lost_views, zombies_view
 from holdfast.stores.urls import shown_url

@@ -10,7 +10,8 @@ from holdfast.core.durations import iso
 from holdfast.core.records import Filter, Schedule
 from holdfast.core.schedule import Late, in_words, late, local_time, next_instant, upcoming
 from holdfast.core.transitions import is_declared
-from holdfast.errors import UsageError
+from holdfast.errors import NotFound, UsageError
+from holdfast.insight.format import near
 from holdfast.insight.views import job_view
 from holdfast.stores.protocol import Store, rows_of
 from holdfast.stores.rounds import together
@@ -87,3 +88,13 @@ def _next(schedule: Schedule, after: float) -> float | None:
         return next_instant(schedule.spec, schedule.tz, after)
     except UsageError:
         return None  # a time zone that is not known here
+
+
+def schedules_named(store: Store, keys: Sequence[str]) -> list[Schedule]:
+    """Return the schedules with these keys. Raises `NotFound` with the keys that may have been meant."""
+    schedules = {each.key: each for each in store.schedules()}
+    for key in keys:
+        if key not in schedules:
+            guesses = " or ".join(near(key, schedules))
+            raise NotFound(f"there is no schedule {key!r}" + (f"; did you mean {guesses}?" if guesses else ""))
+    return [schedules[key] for key in dict.fromkeys(keys)]

@@ -7,7 +7,10 @@ from typing import Any
 from holdfast.core.durations import iso
 from holdfast.core.machine import State
 from holdfast.core.orders import parent_name
-from holdfast.core.records import EndedAttempt, Filter, Recent
+from holdfast.core.records import EndedAttempt, Filter, Recent, Worker
+from holdfast.core.text import check_storable
+from holdfast.errors import NotFound, Refused
+from holdfast.insight.health import BEATING, worker_state
 from holdfast.insight.views import job_view, worker_view
 from holdfast.stores.protocol import Store
 from holdfast.stores.rounds import together
@@ -50,3 +53,18 @@ def ended_view(ended: EndedAttempt) -> dict[str, Any]:
         "at": iso(ended.at),
         "took_s": ended.took_s,
     }
+
+
+def silent_workers(store: Store, name: str) -> list[Worker]:
+    """Return the workers of a name that a person may declare dead.
+
+    Raises `NotFound` when there is no such worker, `Refused` when each of them still beats.
+    """
+    check_storable(name=name)
+    named, now = [worker for worker in store.workers() if worker.name == name], store.now()
+    if not named:
+        raise NotFound(f"there is no worker {name!r}; see `holdfast workers list`")
+    silent = [worker for worker in named if worker_state(worker, now) not in BEATING]
+    if not silent:
+        raise Refused(f"worker {name} beats; stop its process instead")
+    return silent

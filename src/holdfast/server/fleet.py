@@ -23,7 +23,7 @@ from holdfast.server.call import Call
 from holdfast.server.jobs import RetryActBody, Text, _acting, _view, job_of
 from holdfast.server.problems import Problem
 from holdfast.server.routes import Answer
-from holdfast.store_acts import fire_schedule
+from holdfast.store_acts import fire_schedule, note_forgotten
 from holdfast.store_acts import pause_schedule as pause_one
 from holdfast.worker_orders import order_workers, resume_workers
 
@@ -50,6 +50,7 @@ class LimitBody(msgspec.Struct, forbid_unknown_fields=True):
     rate: str | UnsetType | None = UNSET
     burst: int | UnsetType = UNSET
     clear: bool = False
+    note: Text | None = None
 
 
 class WorkersBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -211,7 +212,7 @@ def limit(call: Call) -> dict[str, Any]:
     made = msgspec.structs.asdict(setting(body.limit, body.group_limit, body.rate, body.burst))
     given = {name: value for name, value in made.items() if value is not UNSET}
     if given or body.clear:
-        choose_limits(call.store, body.queue, given, call.user.name, clear=body.clear)
+        choose_limits(call.store, body.queue, given, call.user.name, body.note, clear=body.clear)
     found = queue_named(call.store, body.queue)
     return {"queue": body.queue, **insight.limits_view(found, call.store.now().wall)}
 
@@ -236,6 +237,7 @@ def gone(call: Call) -> dict[str, Any]:
     if not known or not all(map(call.user.sees, known[0].queues)):
         raise NotFound(f"there is no living worker {worker_id!r}")
     how = WorkerExit("exit")
+    note_forgotten(call.store, known[0], call.user.name, None)
     retired = call.store.retire(worker_id, f"{call.user.name} said that it is dead", how=how)
     return {"id": worker_id, "retired": retired}
 

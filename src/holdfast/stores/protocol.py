@@ -588,7 +588,15 @@ class Store(Protocol):
         """
         ...
 
-    def limit(self, queue: str, setting: Setting, *, declared: bool = False, actor: str | None = None) -> None:
+    def limit(
+        self,
+        queue: str,
+        setting: Setting,
+        *,
+        declared: bool = False,
+        actor: str | None = None,
+        note: str | None = None,
+    ) -> None:
         """Set the limits of a queue: those that an app has `declared`, or those that a person chooses, which win.
 
         Limits that the setting does not name are taken back. It is in force when the call returns, for every claim that

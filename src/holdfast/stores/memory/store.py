@@ -406,8 +406,16 @@ class MemoryStore:
     ) -> None:
         self._set(self._queue(queue), limits.with_pause(self._queue(queue), paused, group, until), actor, note)
 
-    def limit(self, queue: str, setting: Setting, *, declared: bool = False, actor: str | None = None) -> None:
-        self._set(self._queue(queue), limits.with_setting(self._queue(queue), setting, declared=declared), actor)
+    def limit(
+        self,
+        queue: str,
+        setting: Setting,
+        *,
+        declared: bool = False,
+        actor: str | None = None,
+        note: str | None = None,
+    ) -> None:
+        self._set(self._queue(queue), limits.with_setting(self._queue(queue), setting, declared=declared), actor, note)
 
     def _set(self, before: Queue, after: Queue, actor: str | None, note: str | None = None) -> None:
         self._queues[after.name] = after

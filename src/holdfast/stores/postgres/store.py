@@ -406,9 +406,17 @@ class PostgresStore:
         change = functools.partial(with_pause, paused=paused, group=group, until=until)
         self._turns.set_queue(queue, change, actor, note, self._wall())
 
-    def limit(self, queue: str, setting: Setting, *, declared: bool = False, actor: str | None = None) -> None:
+    def limit(
+        self,
+        queue: str,
+        setting: Setting,
+        *,
+        declared: bool = False,
+        actor: str | None = None,
+        note: str | None = None,
+    ) -> None:
         change = functools.partial(with_setting, setting=setting, declared=declared)
-        self._turns.set_queue(queue, change, actor, None, self._wall())
+        self._turns.set_queue(queue, change, actor, note, self._wall())
 
     def order(self, name: str, act: OrderAct | None, *, actor: str | None = None, note: str | None = None) -> bool:
         return self._db.run(lambda db: acts.order(self._db, db, name, act, actor, note, self._wall()))

@@ -385,8 +385,16 @@ class RedisStore:
     ) -> None:
         self._set_queue(queue, lambda before: limits.with_pause(before, paused, group, until), actor, note)
 
-    def limit(self, queue: str, setting: Setting, *, declared: bool = False, actor: str | None = None) -> None:
-        self._set_queue(queue, lambda before: limits.with_setting(before, setting, declared=declared), actor)
+    def limit(
+        self,
+        queue: str,
+        setting: Setting,
+        *,
+        declared: bool = False,
+        actor: str | None = None,
+        note: str | None = None,
+    ) -> None:
+        self._set_queue(queue, lambda before: limits.with_setting(before, setting, declared=declared), actor, note)
 
     def _set_queue(
         self, name: str, change: Callable[[Queue], Queue], actor: str | None, note: str | None = None
