@@ -585,6 +585,7 @@ class AsyncAdmin:
     resume_workers = _awaited(Admin.resume_workers)
     forget_worker = _awaited(Admin.forget_worker)
     queues = _awaited(Admin.queues)
+    series = _awaited(Admin.series)
     schedules = _awaited(Admin.schedules)
     pause_schedule = _awaited(Admin.pause_schedule)
     resume_schedule = _awaited(Admin.resume_schedule)
