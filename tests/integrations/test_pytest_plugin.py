@@ -363,3 +363,20 @@ def test_a_project_chooses_its_store_in_its_configuration_and_per_test(tmp_path:
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert "3 passed, 1 error" in run.stdout, run.stdout
     assert "named settings only" in run.stdout
+
+
+def test_drain_waits_for_the_rate_of_a_queue(holdfast: AppTester) -> None:
+    with App("memory://") as slow:
+
+        @slow.task(name="slow", queue="slow")
+        def slowly() -> None: ...
+
+        slow.queue("slow", rate="1/60s")
+        began = holdfast.clock.wall()
+        for _ in range(3):
+            slowly.enqueue()
+        assert holdfast.drain() == 3
+        assert 120 <= holdfast.clock.wall() - began < 180
+        slow.pause("slow")
+        slowly.enqueue()
+        assert holdfast.drain() == 0  # a person has to resume it

@@ -166,14 +166,17 @@ class AppTester:
     # ------------------------------------------------------------------------------------------ inside
 
     def _open(self, app: App, url: str) -> Store:
-        if self._kind == "memory":
-            key: object = app if url.startswith("memory:") else url
-            store: Store = self._shared.setdefault(key, MemoryStore(clock=self.clock))
-        else:
-            store = open_store(self._address(url), clock=self.clock, create=True)
-            fit(store, migrate=True)
+        store = self._opened(app, url)
         app.__dict__["_url"] = store.url
         return cast(Store, MortalStore(store, self._crashes, self._added))
+
+    def _opened(self, app: App, url: str) -> Store:
+        if self._kind == "memory":
+            key: object = app if url.startswith("memory:") else url
+            return self._shared.setdefault(key, MemoryStore(clock=self.clock))
+        store = open_store(self._address(url), clock=self.clock, create=True)
+        fit(store, migrate=True)
+        return store
 
     def _address(self, url: str) -> str:
         if self._kind != "sqlite":
@@ -229,8 +232,10 @@ class AppTester:
         instants: list[float] = []
         for app in self._redirect.apps:
             store, known = app.store, set(app.tasks)
+            opens = {queue.name: queue.opens_at(now) for queue in store.queues()}
             for row in store.find(Filter(states=(State.READY,), limit=LOOK_AT)):
-                instants += [row.run_at] if row.task in known else []
+                opens_at = opens.get(row.queue, 0.0)  # by its rate or pause; None: a person has paused it
+                instants += [max(row.run_at, opens_at)] if row.task in known and opens_at is not None else []
             for row in store.find(Filter(states=(State.WAITING,), limit=LOOK_AT)):
                 if row.wake_at is not None and not (only_jobs and row.awaits):
                     instants.append(row.wake_at)
