@@ -78,14 +78,25 @@ matrix: ## Run the suite with every Python 3.11, 3.12 and 3.13 found
 	echo "ran with:$${ran:- none}   failed with:$${failed:- none}"; \
 	[ -n "$$ran" ] && [ -z "$$failed" ]
 
-lock: setup ## Write the lock file from pyproject.toml
+# pip resolves for the Python that runs it; what only newer ones need is resolved for them apart.
+lock: setup ## Write the lock file from pyproject.toml, with the Python 3.11 of .venv
 	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
-	  print(*p["project"]["dependencies"], *p["project"]["optional-dependencies"]["postgres"], \
+	  wanted = [*p["project"]["dependencies"], *p["project"]["optional-dependencies"]["postgres"], \
 	  *p["project"]["optional-dependencies"]["redis"], *p["project"]["optional-dependencies"]["server"], *p["project"]["optional-dependencies"]["otel"], \
-	  *p["dependency-groups"]["dev"], sep="\n")' > $(VENV)/wanted
+	  *p["dependency-groups"]["dev"]]; \
+	  newer = [each.partition(";")[0] for each in wanted if "python_version >=" in each]; \
+	  print(*wanted, sep="\n", file=open("$(VENV)/wanted", "w")); print(*newer, sep="\n", file=open("$(VENV)/wanted-newer", "w"))'
 	@$(PIP) install -q --dry-run --ignore-installed --report $(VENV)/found -r $(VENV)/wanted
-	@$(BIN)/python -c 'import json; print("# Exact versions for development on Python 3.11 to 3.13; written by `make lock`."); \
-	  print(*sorted("{name}=={version}".format(**r["metadata"]).lower() for r in json.load(open("$(VENV)/found"))["install"]), sep="\n")' > $(LOCK)
+	@$(PIP) install -q --dry-run --ignore-installed --report $(VENV)/found-newer --ignore-requires-python --python-version 3.12 --only-binary=:all: \
+	  --target $(VENV)/nowhere -r $(VENV)/wanted-newer
+	@$(BIN)/python -c 'import json, re; \
+	  older = {re.split("[<>=; ]", line)[0] for line in open("$(VENV)/wanted") if "python_version <" in line}; \
+	  read = lambda name: {"{name}=={version}".format(**r["metadata"]).lower() for r in json.load(open("$(VENV)/" + name))["install"]}; \
+	  found = read("found"); only = {each for each in found if each.partition("==")[0] in older}; \
+	  lines = [*(found - only), *(each + " ; python_version < \"3.12\"" for each in only), \
+	  *(each + " ; python_version >= \"3.12\"" for each in read("found-newer") - found)]; \
+	  print("# Exact versions for development on Python 3.11 to 3.13; written by `make lock`."); \
+	  print(*sorted(lines), sep="\n")' > $(LOCK)
 
 clean: ## Remove everything that make and the tools created
 	rm -rf .venv .venv-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants.jsonl

@@ -34,6 +34,7 @@ from holdfast.cli.main import cli
 from holdfast.core import records
 from holdfast.core.records import EventKind
 from holdfast.hooks import HookKind
+from holdfast.integrations.django.management.commands.holdfast import with_app
 from holdfast.stores.protocol import Store
 from holdfast.tasks import Sender, Task, TaskOptions
 from holdfast.worker.context import Context
@@ -338,9 +339,11 @@ def parsed(where: str, line: str, *, whole: bool) -> Iterator[Command]:
     words = shlex.split(line.removeprefix("$ "), comments=True)
     if "holdfast" not in words:
         return
-    words = words[words.index("holdfast") + 1 :]
+    at = words.index("holdfast")
+    in_django, words = words[:at][-1:] == ["manage.py"], words[at + 1 :]
     ends = [at for at, word in enumerate(words) if word in ("|", "||", "&&", "&", ";") or word.startswith((">", "2>"))]
-    yield Command(where, tuple(words[: ends[0]] if ends else words), whole)
+    words = words[: ends[0]] if ends else words
+    yield Command(where, tuple(with_app(words) if in_django else words), whole)
 
 
 PLACES = {"…", "COMMAND", "[JSON]"}  # what a usage line leaves open

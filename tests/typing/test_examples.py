@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ import pytest
 
 from tests.test_docs import EXAMPLES, PYTHON, ROOT
 
-STUBS = {  # as much as the examples use: Django has no types, FastAPI is not installed here
+STUBS = {  # as much of Django as the examples use: it has no types
     "django/__init__.pyi": "def setup() -> None: ...",
     "django/conf.pyi": """
 from typing import Any
@@ -19,48 +20,80 @@ class Settings:
     def configure(self, *, DATABASES: dict[str, dict[str, Any]]) -> None: ...
 settings: Settings
 """,
+    "django/core/__init__.pyi": "",
+    "django/core/asgi.pyi": """
+from typing import Any
+def get_asgi_application() -> Any: ...
+""",
+    "django/core/management.pyi": "def execute_from_command_line(argv: list[str]) -> None: ...",
     "django/db/__init__.pyi": """
 from contextlib import AbstractContextManager
 from typing import Any
 from . import models as models
+from . import transaction as transaction
 class SchemaEditor:
     def create_model(self, model: type[models.Model]) -> None: ...
 class Connection:
     def cursor(self) -> AbstractContextManager[Any]: ...
     def schema_editor(self) -> AbstractContextManager[SchemaEditor]: ...
-class Transaction:
-    def atomic(self) -> AbstractContextManager[None]: ...
 connection: Connection
-transaction: Transaction
 def close_old_connections() -> None: ...
+""",
+    "django/db/transaction.pyi": """
+from contextlib import AbstractContextManager
+def atomic() -> AbstractContextManager[None]: ...
 """,
     "django/db/models.pyi": """
 from typing import Any, ClassVar
 class Model:
     objects: ClassVar[Any]
+    pk: Any
     def __init__(self, **fields: Any) -> None: ...
-class CharField:
-    def __init__(self, *, max_length: int) -> None: ...
+    def save(self) -> None: ...
+class _Field:
+    def __get__(self, instance: object, owner: object) -> Any: ...
+    def __set__(self, instance: object, value: Any) -> None: ...
+class CharField(_Field):
+    def __init__(self, *, max_length: int, default: str = "") -> None: ...
+class IntegerField(_Field):
+    def __init__(self, *, unique: bool = False) -> None: ...
+class BigAutoField(_Field):
+    def __init__(self, *, auto_created: bool, primary_key: bool, serialize: bool, verbose_name: str) -> None: ...
 """,
-    "fastapi/__init__.pyi": """
+    "django/db/migrations.pyi": """
+from typing import Any
+class Migration: ...
+class CreateModel:
+    def __init__(self, *, name: str, fields: list[tuple[str, Any]]) -> None: ...
+""",
+    "django/http.pyi": """
+from typing import Any
+class HttpRequest:
+    POST: dict[str, str]
+class JsonResponse:
+    def __init__(self, data: dict[str, Any], *, status: int = 200) -> None: ...
+""",
+    "django/urls.pyi": """
+from typing import Any
+def path(route: str, view: Any) -> Any: ...
+""",
+    "django/views/__init__.pyi": "",
+    "django/views/decorators/__init__.pyi": "",
+    "django/views/decorators/http.pyi": """
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from typing import TypeVar
 F = TypeVar("F", bound=Callable[..., object])
-class FastAPI:
-    def __init__(self, *, lifespan: Callable[[FastAPI], AbstractAsyncContextManager[None]] | None = None) -> None: ...
-    def post(self, path: str, *, status_code: int) -> Callable[[F], F]: ...
+def require_POST(view: F) -> F: ...
 """,
-    "fastapi/testclient.pyi": """
-from typing import Any, Self
-from fastapi import FastAPI
-class TestClient:
-    def __init__(self, app: FastAPI) -> None: ...
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *exc: object) -> None: ...
-    def post(self, url: str) -> Any: ...
+    "django/test/__init__.pyi": """
+import unittest
+from typing import Any
+class TransactionTestCase(unittest.TestCase):
+    client: Any
+class TestCase(TransactionTestCase): ...
 """,
 }
+PROJECTS = sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_dir() and "__" not in path.name)
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +133,7 @@ def test_mypy_accepts_every_example(folders: list[Path], stubs: Path, tmp_path: 
         ran = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env)
         number = f"{len(files)} source file{'s' * (len(files) > 1)}"
         said = (ran.returncode, ran.stderr, ran.stdout.strip())
-        assert said == (0, "", f"Success: no issues found in {number}"), folder.name
+        assert said == (0, "", f"Success: no issues found in {number}"), f"{folder.name}: {ran.stdout}"
 
 
 @pytest.mark.slow  # as above
@@ -113,5 +146,31 @@ def test_pyright_accepts_every_example(folders: list[Path], stubs: Path) -> None
     ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     found = json.loads(ran.stdout)
     assert found["summary"]["filesAnalyzed"] == len(list(examples()))
+    said = [f"{each['file']}: {each['message']}" for each in found["generalDiagnostics"] if each["severity"] == "error"]
+    assert not said
+
+
+@pytest.mark.slow  # as above
+@pytest.mark.parametrize("project", PROJECTS)
+def test_mypy_accepts_each_project(project: str, stubs: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", str(tmp_path), "."]
+    folder = ROOT / "examples" / project
+    ran = subprocess.run(
+        command, capture_output=True, text=True, cwd=folder, env={**os.environ, "MYPYPATH": str(stubs)}
+    )
+    assert (ran.returncode, ran.stderr) == (0, ""), ran.stdout
+    assert "Success: no issues found" in ran.stdout
+
+
+@pytest.mark.slow  # as above
+def test_pyright_accepts_the_projects(stubs: Path, tmp_path: Path) -> None:
+    for project in PROJECTS:
+        shutil.copytree(ROOT / "examples" / project, tmp_path / project)
+    config = {"executionEnvironments": [{"root": project} for project in PROJECTS], "stubPath": str(stubs)}
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(config))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(tmp_path)]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    found = json.loads(ran.stdout)
+    assert found["summary"]["filesAnalyzed"] >= 10
     said = [f"{each['file']}: {each['message']}" for each in found["generalDiagnostics"] if each["severity"] == "error"]
     assert not said

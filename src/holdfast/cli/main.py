@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 import click
 
@@ -76,8 +77,8 @@ def cli() -> None:
     """
 
 
-def main() -> None:
-    """Run the command line and exit."""
+def main(words: Sequence[str] | None = None, prog: str = "holdfast") -> None:
+    """Run the command line, by default that of this process, and exit."""
     raise_signals()
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
@@ -85,7 +86,7 @@ def main() -> None:
             reconfigure(errors="backslashreplace")
     given = Settings()
     try:
-        cli(prog_name="holdfast", obj=given)
+        cli(None if words is None else list(words), prog_name=prog, obj=given)
     except SystemExit as end:
         if given.serves:
             leave_within(LEAVE_S, end.code if isinstance(end.code, int) else 0)

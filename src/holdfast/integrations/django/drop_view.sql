@@ -1,0 +1,2 @@
+-- A view of the jobs in the database of a test.
+DROP VIEW {name}
