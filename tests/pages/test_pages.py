@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator
 from html.parser import HTMLParser
 from typing import Any, cast
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -21,11 +21,10 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import Fault, FaultyStore
-from tests.pages.world import BIG, EVIL, World
+from tests.pages.world import BIG, EVIL, World, path_of
 from tests.server.client import PEER, Client, add_token
 
 HTML = {"accept": "text/html"}
-QUERIES = {"/workers/one": {"name": EVIL}, "/schedules/one": {"key": EVIL}}
 LIVE = {**HTML, "hx-request": "true", "hx-request-type": "partial"}
 EACH = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 SHOWN = [page for page in PAGES if page.roles is not OPEN]
@@ -44,12 +43,6 @@ def serve(app: App) -> Iterator[Callable[..., Client]]:
     yield serve
     for client in opened:
         client.close()
-
-
-def path_of(page: Page | Route, world: World) -> str:
-    """Return the path of a page with something to show; `QUERIES` has the names that it wants."""
-    query = QUERIES.get(page.path)
-    return page.path.replace("{id}", world.evil) + (f"?{urlencode(query)}" if query else "")
 
 
 def read(client: Client, path: str, **given: Any) -> str:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import urlencode
 
 from holdfast.app import App
 from holdfast.core.machine import State
 from holdfast.core.verdict import Failed
+from holdfast.server.pages.page import Page
+from holdfast.server.routes import Route
 from holdfast.store_acts import pause_schedule
 from holdfast.worker_orders import order_workers
 from tests.factory import a_worker, add, enrol, job_in, settle, start
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>'\"&{{7*7}}"
 BIG = 9007199254740993123  # JavaScript would round it
+QUERIES = {"/workers/one": {"name": EVIL}, "/schedules/one": {"key": EVIL}}  # what a page wants to be asked for
 
 
 class World:
@@ -38,3 +42,9 @@ class World:
             app.schedule(key, spec, report)
         pause_schedule(store, "hourly", True, EVIL, EVIL)
         order_workers(store, "idle", "drain", "ann", EVIL)
+
+
+def path_of(page: Page | Route, world: World) -> str:
+    """Return the path of a page or a form with something to show."""
+    query = QUERIES.get(page.path)
+    return page.path.replace("{id}", world.evil) + (f"?{urlencode(query)}" if query else "")

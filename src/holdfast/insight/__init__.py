@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from holdfast.core.durations import duration
 from holdfast.core.text import counted
+from holdfast.insight.attempts import AttemptView, attempts_of, span_of
 from holdfast.insight.audit import act_view, acts_of_people, pauses
 from holdfast.insight.batches import batch_view, batch_views
 from holdfast.insight.deaths import WAITS, StepDeath, deaths

@@ -309,12 +309,12 @@ def list_(call: Call) -> Answer:
     _check_states(query.state)
     chosen = _selection(call, query, query.state)
     digest = _digest(query)
-    found, more = _page(call, chosen, query.limit, _anchors(query.cursor, digest))
+    found, more = page_of(call, chosen, query.limit, anchors_in(query.cursor, digest))
     if (fit := _that_fit(found)) < len(found):
         found, more = found[:fit], True
     names, now = insight.worker_names(call.store), call.store.now()
     items = [{**insight.job_view(row, now, names), **_of_enqueue(row)} for row in found]
-    following = _cursor([row.id for row in found], digest) if more else None
+    following = cursor_to([row.id for row in found], digest) if more else None
     data = {"items": items, "next": following, "count": _count(call, query)}
     link = {"link": f'<{call.base}{call.route.path}?cursor={following}>; rel="next"'} if following else {}
     return Answer(data, headers=link)
@@ -370,9 +370,9 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _page(call: Call, chosen: Selection, limit: int, anchors: list[str]) -> tuple[list[Job], bool]:
+def page_of(call: Call, chosen: Selection, limit: int, anchors: list[str]) -> tuple[list[Job], bool]:
     """Return a page, and whether there may be more."""
-    before = _living(call, anchors) if anchors else None
+    before = living_one(call, anchors) if anchors else None
     queues = call.user.queues
     if queues is not None and chosen.queue is not None and chosen.queue not in queues:
         return [], False
@@ -387,7 +387,7 @@ def _page(call: Call, chosen: Selection, limit: int, anchors: list[str]) -> tupl
     return found[:limit], len(found) > limit
 
 
-def _living(call: Call, anchors: list[str]) -> str:
+def living_one(call: Call, anchors: list[str]) -> str:
     for job_id in anchors:
         if call.store.get(job_id) is not None:
             return job_id
@@ -399,12 +399,12 @@ def _digest(query: ListQuery) -> str:
     return hashlib.sha256(msgspec.json.encode(fixed)).hexdigest()[:12]
 
 
-def _cursor(ids: list[str], digest: str) -> str:
+def cursor_to(ids: list[str], digest: str) -> str:
     anchors = list(reversed(ids[-ANCHORS:]))
     return base64.urlsafe_b64encode(msgspec.json.encode([digest, *anchors])).decode().rstrip("=")
 
 
-def _anchors(cursor: str | None, digest: str) -> list[str]:
+def anchors_in(cursor: str | None, digest: str) -> list[str]:
     if cursor is None:
         return []
     try:
@@ -436,13 +436,14 @@ def _count(call: Call, query: ListQuery) -> dict[str, Any] | None:
 def _seen(call: Call) -> Job:
     row, body = job_of(call), call.body
     if body.state is not None and body.state not in (row.state.value, row.shown_state(call.store.now().wall)):
-        raise _changed(call, row, f"job {row.id} is {row.state.value} by now, and you saw {body.state}")
+        raise changed(call, row, f"job {row.id} is {row.state.value} by now, and you saw {body.state}")
     if body.fence is not None and body.fence != row.fence:
-        raise _changed(call, row, f"job {row.id} has fence {row.fence} by now, and you saw {body.fence}")
+        raise changed(call, row, f"job {row.id} has fence {row.fence} by now, and you saw {body.fence}")
     return row
 
 
-def _changed(call: Call, row: Job, detail: str) -> Problem:
+def changed(call: Call, row: Job, detail: str) -> Problem:
+    """Return the problem of an act on a job that is not any more as the person saw it."""
     return Problem("state_changed", f"{detail}; nothing was changed", job=_view(call, row))
 
 
@@ -524,7 +525,7 @@ def act(call: Call) -> dict[str, Any]:
     chosen = with_states(said.name, _selection(call, body.filter, body.filter.state))
     if chosen.queue is not None:
         call.need_queue(chosen.queue, f"queue {chosen.queue!r}")
-    before = None if body.cursor is None else _living(call, _anchors(body.cursor, "act"))
+    before = None if body.cursor is None else living_one(call, anchors_in(body.cursor, "act"))
     apart: dict[str, str] = {}
     matching: list[Seen] = []
     for row in islice(_matching(call, chosen, before), COUNT_MAX + 1):
@@ -547,7 +548,7 @@ def act(call: Call) -> dict[str, Any]:
     acted, refused = _carried_out(call, said, page)
     rest = len(matching) > len(page)
     # Named are also jobs that were just deleted; so the cursor begins with one that is still to be acted on.
-    following = _cursor([seen.job_id for seen in page[-ANCHORS:]], "act") if rest and body.act != "delete" else None
+    following = cursor_to([seen.job_id for seen in page[-ANCHORS:]], "act") if rest and body.act != "delete" else None
     done = {"count": count, "acted": acted, "refused": refused, "next": following, "left": rest}
     return {**done, "left_alone": apart}
 

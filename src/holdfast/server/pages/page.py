@@ -21,6 +21,13 @@ STRANGERS_MAX = 8 << 10  # bytes of a form that everybody may send
 Context = Mapping[str, Any]
 
 
+class Detail(dict[str, Any]):
+    """The detail of an event, for a template: a name that it does not have is None."""
+
+    def __missing__(self, name: str) -> None:
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class Page:
     """A page that shows something and changes nothing.

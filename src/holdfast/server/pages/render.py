@@ -78,6 +78,11 @@ class Pages:
             while len(self._shared) > SHARED_MAX:
                 self._shared.popitem(last=False)
 
+    def answer(self, name: str, call: Call, found: Context, *, status: int = 200) -> Answer:
+        """Answer a form with a page of its own, such as a count before an act. `name`: of its template and texts."""
+        page = Page(name, call.route.path, lambda call: found)
+        return Answer(content=self._render(page, call, found, partly=False), status=status, media_type=HTML)
+
     def _render(self, page: Page, call: Call, found: Context, *, partly: bool) -> bytes:
         facts, options = self.snapshot.read(), self._server.options
         template = _environment().get_template(f"{page.name}.html")
@@ -112,7 +117,7 @@ class Pages:
                     "key": each.key,
                     "badge": each.badge(facts, call.user) if each.badge else 0,
                     "badge_for": each.name,
-                    "is_here": page.path == each.path or page.path.startswith(each.path.rstrip("/") + "/"),
+                    "is_here": page.path == each.path or (each.path != "/" and page.path.startswith(each.path + "/")),
                 }
 
     def _common(self, base: str, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -205,6 +210,7 @@ def _environment() -> Environment:
         first_line=insight.first_line,
         number=lambda number: f"{number:,}",
         seconds=_seconds,
+        without=lambda fields, name: {each: value for each, value in fields.items() if each != name},
         percent=lambda share: f"{share:.0%}",
         tree=tree,
     )

@@ -6,7 +6,7 @@ The order is that of the navigation.
 from __future__ import annotations
 
 from holdfast.core.access import ROLES
-from holdfast.server.pages import audit, login, overview, schedules, style, workers
+from holdfast.server.pages import audit, job, jobs, login, overview, review, schedules, style, workers
 from holdfast.server.pages.page import Form, Page
 from holdfast.server.pages.pulse import pulse
 from holdfast.server.pages.static_files import send_static
@@ -14,6 +14,9 @@ from holdfast.server.routes import OPEN, Route
 
 SECTIONS: tuple[tuple[Page | Form, ...], ...] = (
     overview.ROUTES,
+    jobs.ROUTES,
+    job.ROUTES,
+    review.ROUTES,
     schedules.ROUTES,
     workers.ROUTES,
     audit.ROUTES,

@@ -58,7 +58,8 @@
     region.classList.toggle("stale", state === "lost" || state === "down");
   };
   const refresh = () => { if (region && region.hasAttribute("hx-get") && !busy()) window.htmx?.trigger(document.body, "pulse"); };
-  const busy = () => all("#live [data-choose]:checked").length > 0;
+  // Rows never move under the pointer, nor while some are chosen.
+  const busy = () => document.querySelector("#live [data-choose]:checked, #live [data-steady]:hover") !== null;
   const close = () => { stream?.close(); stream = null; clearTimeout(again); };
   const open = () => {
     close();
@@ -142,7 +143,7 @@
   });
 
   // ------------------------------------------------------------------ keys
-  let here = -1, hereId = null, leader = 0;
+  let here = -1, hereId = null, leader = -Infinity;
   const rows = () => all("[data-row]");
   const move = (by) => {
     const list = rows();
@@ -175,11 +176,16 @@
       return;
     }
     if (performance.now() - leader < 1200) {
-      leader = 0;
+      leader = -Infinity;
       const link = document.querySelector(`[data-key="${CSS.escape(event.key)}"]`);
       if (link) { event.preventDefault(); link.click(); return; }
     }
     if (event.key === "g") { leader = performance.now(); return; }
+    const act = all("details.act", rows()[here])[Number(event.key) - 1]; // a number opens an act; it never acts
+    if (here >= 0 && rows()[here]?.matches("article") && act) {
+      event.preventDefault(); act.open = true; act.querySelector("textarea, select, input:not([type=hidden])")?.focus();
+      return;
+    }
     if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
   });
 
