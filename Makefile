@@ -30,12 +30,12 @@ demo: setup ## Kill a worker with kill -9 and watch the recovery
 
 test: check suite ## Check, then run the whole test suite
 
-check: setup ## Lint, formatting, types, house rules and messages of new commits
+check: setup ## Lint, formatting, types (also as users' checkers see them), house rules and messages of new commits
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy --strict src
 	$(BIN)/python -m pyright --pythonpath $(BIN)/python src
-	$(BIN)/python -m pytest -q tests/test_tidy.py
+	$(BIN)/python -m pytest -q tests/test_tidy.py tests/typing/test_mypy.py tests/typing/test_pyright.py
 	$(BIN)/python -m tests.commits
 
 quick: setup ## Run the fast checks, in memory, without servers: under a minute
