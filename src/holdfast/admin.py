@@ -519,9 +519,11 @@ class Admin:
     def select(self, *, limit: int = 100, before: str | None = None, **chosen: Unpack[JobFilter]) -> list[Job]:
         """Return the rows of the jobs that match, newest first; the crashed ones by their last crash.
 
-        before: the id of the last job of the page before.
+        before: the id of the last job of the page before. Raises `NotFound` when that job was deleted.
         """
         check_storable(before=before)
+        if before is not None and self._store.get(before) is None:
+            raise NotFound(f"there is no job {before!r} to continue after")
         selection = insight.with_full_task(self._store, _selection(chosen))
         selection.check()
         return insight.first_selected(self._store, selection, limit, before)

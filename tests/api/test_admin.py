@@ -288,6 +288,14 @@ def test_a_program_purges_what_ended_long_ago(app: App, clock: FakeClock) -> Non
     assert [act.actor for act in app.admin.audit()] == ["ann"]
 
 
+def test_a_page_after_a_deleted_job_is_an_error_and_not_the_end(app: App) -> None:
+    jobs = [job_in(app.store, State.DONE).id for _ in range(3)]
+    assert [job.id for job in app.admin.select(before=jobs[1])] == [jobs[0]]
+    assert app.admin.act("delete").done == 3
+    with pytest.raises(NotFound, match="to continue after"):
+        app.admin.select(before=jobs[1])
+
+
 def test_jobs_are_chosen_by_tags_and_metadata(app: App) -> None:
     @app.task(name="send")
     def send() -> None: ...
