@@ -43,8 +43,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The address of an empty store: a file, or a schema of its own on the server for a test that asks for both."""
-    if getattr(request, "param", "sqlite") == "sqlite":
+    kind = getattr(request, "param", "sqlite")
+    if kind == "sqlite":
         yield f"sqlite:///{tmp_path}/jobs.db"
+        return
+    if kind == "redis":
+        yield request.getfixturevalue("redis")
         return
     with schema_of_its_own(request.getfixturevalue("postgres_server"), f"crash_{secrets.token_hex(4)}") as url:
         yield url
@@ -55,7 +59,7 @@ def world(tmp_path: Path, db: str) -> Iterator[World]:
     world = World(tmp_path, url=db)
     yield world
     try:
-        trouble = world.store.check() if world.kind == "postgres" or world.db.exists() else []
+        trouble = world.store.check() if world.kind != "sqlite" or world.db.exists() else []
     finally:
         world.close()
     assert trouble == []

@@ -138,20 +138,31 @@ def ready_at(worker: Process) -> float:
     return datetime.strptime(said[:23], "%Y-%m-%d %H:%M:%S,%f").timestamp()
 
 
+STORES = ("sqlite", "postgres", "redis")
+FOUND_S = {"sqlite": 1.0, "postgres": 3.0, "redis": 3.0}
 SCENES = {  # and how long each may take on each store
-    "group killed, another worker alive, lease 30 s": (after_the_death_of_a_group, {"sqlite": 1.0, "postgres": 3.0}),
-    "group killed, only `holdfast reaper` looks, lease 30 s": (found_by_a_daemon, {"sqlite": 1.0, "postgres": 3.0}),
+    "group killed, another worker alive, lease 30 s": (
+        after_the_death_of_a_group,
+        FOUND_S,
+    ),
+    "group killed, only `holdfast reaper` looks, lease 30 s": (
+        found_by_a_daemon,
+        FOUND_S,
+    ),
     "one child killed, seen by its supervisor, lease 30 s": (
         after_the_death_of_a_child,
-        {"sqlite": 0.25, "postgres": 0.25},
+        dict.fromkeys(STORES, 0.25),
     ),
-    "nobody left, same name started again, lease 600 s": (after_a_restart, {"sqlite": 1.0, "postgres": 1.0}),
+    "nobody left, same name started again, lease 600 s": (
+        after_a_restart,
+        dict.fromkeys(STORES, 1.0),
+    ),
 }
 BUSY_SCENES = {
     "one child of many slots killed: in a process of its own": (
         in_a_process_of_its_own,
-        {"sqlite": 3.0, "postgres": 3.0},
+        dict.fromkeys(STORES, 3.0),
     ),
-    "40 jobs of a killed group, 10,000 others wait": (behind_a_backlog, {"sqlite": 1.5, "postgres": 3.5}),
+    "40 jobs of a killed group, 10,000 others wait": (behind_a_backlog, {"sqlite": 1.5, "postgres": 3.5, "redis": 3.5}),
     "the same under a pinned transaction": (behind_a_backlog_under_a_pin, {"postgres": 3.5}),
 }

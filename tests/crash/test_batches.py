@@ -30,7 +30,7 @@ def fill(world: World, jobs: int = 12) -> str:
     return batch.id
 
 
-@on({"sqlite": (1, 2), "postgres": (1,)}, ["settle.before", "settle.after"])
+@on({"sqlite": (1, 2), "postgres": (1,), "redis": (1,)}, ["settle.before", "settle.after"])
 def test_a_worker_that_dies_beside_its_settle(world: World, point: str, passing: int) -> None:
     batch = fill(world)
     assert world.lone_worker("victim", f"{point}=kill:{passing}").wait() == KILLED
@@ -39,7 +39,7 @@ def test_a_worker_that_dies_beside_its_settle(world: World, point: str, passing:
     assert (counts["done"] + counts["dead"], counts["complete"]) == (12, 1)
 
 
-@on({"sqlite": (1,), "postgres": (1,)}, ["end_batch.before", "end_batch.after"])
+@on({"sqlite": (1,), "postgres": (1,), "redis": (1,)}, ["end_batch.before", "end_batch.after"])
 def test_a_worker_that_dies_while_it_ends_the_batch(world: World, point: str, passing: int) -> None:
     batch = fill(world)
     assert world.lone_worker("victim", f"{point}=kill:{passing}").wait() == KILLED

@@ -6,12 +6,12 @@ import signal
 
 import pytest
 
-from tests.crash.world import World, on_every_store, until
+from tests.crash.world import World, on_sql_stores, until
 
 pytestmark = pytest.mark.slow  # workers are killed
 
 
-@on_every_store
+@on_sql_stores
 @pytest.mark.parametrize("name", ["says", "isolated_says"])
 def test_the_autopsy_knows_what_the_handler_was_at(world: World, name: str) -> None:
     job = getattr(world.tasks, name).enqueue(600)

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from tests.crash.world import World, on_every_store, until
+from tests.crash.world import World, on_every_store, on_sql_stores, until
 
 THREADS = ("holdfast-heartbeat", "holdfast-settler", "holdfast-time-limits", "holdfast-reaper", "holdfast-runner")
 
@@ -26,7 +26,7 @@ def test_a_process_that_has_lost_a_thread_is_replaced_and_its_jobs_run_again(wor
 
 
 @pytest.mark.slow  # a child has half a minute to show that it lives
-@on_every_store
+@on_sql_stores
 def test_a_child_that_lives_and_does_not_beat_is_replaced(world: World) -> None:
     worker = world.worker("w").until_ready()
     job = world.tasks.freezes.enqueue().id

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import App
-from tests.crash.world import World, on_every_store
+from tests.crash.world import World, on_sql_stores
 
 pytestmark = pytest.mark.slow  # workers are killed and started again
 PRODUCER = """
@@ -33,7 +33,7 @@ publish(app.store, app.tasks)
 """
 
 
-@on_every_store
+@on_sql_stores
 @pytest.mark.parametrize("by", ["a program", "the command line"])
 def test_a_hold_task_that_is_enqueued_by_name_is_held_after_kill_9(world: World, by: str) -> None:
     """The producer has none of the code, and all workers were gone when it enqueued."""
@@ -54,7 +54,7 @@ def test_a_hold_task_that_is_enqueued_by_name_is_held_after_kill_9(world: World,
     assert (row.attempt, row.on_crash, len(world.starts(job))) == (1, "hold", 1)
 
 
-@on_every_store
+@on_sql_stores
 def test_a_worker_that_dies_while_it_publishes_leaves_all_or_nothing(world: World) -> None:
     (world.folder / "publisher.py").write_text(PUBLISHER)
     for milliseconds in range(0, 10, 2):

@@ -26,7 +26,7 @@ def endings(world: World, jobs: list[str]) -> None:
     }
 
 
-@on({"sqlite": (1, 2), "postgres": (1, 2)}, ["settle.before", "settle.after"])
+@on({"sqlite": (1, 2), "postgres": (1, 2), "redis": (1,)}, ["settle.before", "settle.after"])
 def test_a_worker_that_dies_beside_its_settle(world: World, point: str, passing: int) -> None:
     drafts = [world.tasks.tells.job(number % 3 == 0) for number in range(12)]
     jobs = [job.id for job in world.app.enqueue_many(drafts)]
@@ -35,7 +35,7 @@ def test_a_worker_that_dies_beside_its_settle(world: World, point: str, passing:
     endings(world, jobs)
 
 
-@on({"sqlite": (1, 2), "postgres": (1,)}, ["reap.middle"])
+@on({"sqlite": (1, 2), "postgres": (1,), "redis": (1,)}, ["reap.middle"])
 def test_a_reaper_that_dies_in_the_middle(world: World, point: str, passing: int) -> None:
     """`on_crash="fail"`: the settlement of the reaper is the end of the job."""
     jobs = [world.tasks.tells.using(on_crash="fail", lease_s=600).enqueue(False, 600).id for _ in range(6)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.machine import State
-from tests.crash.world import Process, World, on_every_store, until
+from tests.crash.world import Process, World, on_sql_stores, until
 from tests.servers import PostgresServer
 
 pytestmark = pytest.mark.slow  # beats of a worker have to pass
@@ -89,7 +89,7 @@ def test_a_table_that_was_truncated_under_a_worker_stops_its_claims(world: World
     assert_nothing_is_claimed_until_it_is_accepted(world, worker)
 
 
-@on_every_store
+@on_sql_stores
 def test_a_supervisor_says_that_the_store_is_not_what_it_was(world: World) -> None:
     worker = world.worker("w").until_ready()
     meta = "meta" if world.kind == "postgres" else "holdfast_meta"

@@ -38,7 +38,7 @@ def all_ended(world: World, jobs: list[str]) -> None:
         assert three.claimed_at >= max(one.ended_at or 0, two.ended_at or 0)
 
 
-@on({"sqlite": (1, 2), "postgres": (1,)}, ["settle.before", "settle.after", "dependents.before"])
+@on({"sqlite": (1, 2), "postgres": (1,), "redis": (1,)}, ["settle.before", "settle.after", "dependents.before"])
 def test_a_worker_that_dies_beside_its_settle_or_the_decision(world: World, point: str, passing: int) -> None:
     jobs = chains(world)
     assert world.lone_worker("victim", f"{point}=kill:{passing}").wait() == KILLED
@@ -62,7 +62,7 @@ def test_the_worker_of_the_first_job_dies_for_good(world: World) -> None:
     until(lambda: world.row(jobs[1]).state is State.CANCELLED, "the other is cancelled")
 
 
-@on({"sqlite": (1,), "postgres": (1,)}, ["add.before", "add.after"])
+@on({"sqlite": (1,), "postgres": (1,), "redis": (1,)}, ["add.before", "add.after"])
 def test_a_producer_that_dies_and_repeats_its_enqueue(world: World, point: str, passing: int) -> None:
     code = """if True:
         from crash_tasks import app, tells

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.machine import State
-from tests.crash.world import World, is_stopped, on_every_store, until
+from tests.crash.world import World, is_stopped, on_sql_stores, until
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def seen(effects: Any) -> list[tuple[str, int]]:
     return [(job, fence) for job, fence in effects.execute("SELECT job, fence FROM effect")]
 
 
-@on_every_store
+@on_sql_stores
 @pytest.mark.parametrize("point", ["handler.after", "handler.before"])
 def test_killed_before_the_commit_the_effect_is_there_once(world: World, effects: Any, point: str) -> None:
     job = world.tasks.pay.enqueue().id
@@ -46,7 +46,7 @@ def orm_effects(world: World) -> Iterator[Any]:
         yield connection
 
 
-@on_every_store
+@on_sql_stores
 @pytest.mark.parametrize("orm", ["session", "connection", "django"])
 def test_killed_between_the_flush_of_an_orm_and_the_settle_the_effect_is_there_once(
     world: World, orm_effects: Any, orm: str

@@ -12,7 +12,7 @@ import pytest
 from holdfast.core.machine import State
 from holdfast.failpoints import POINTS
 from tests.crash.test_sweep import PLAYED as OF_WORKFLOWS
-from tests.crash.world import World, on_every_store, until
+from tests.crash.world import World, on_sql_stores, until
 
 OF_A_WORKER = [point for point in POINTS if point.split(".")[0] in ("claim", "handler", "settle", "beat")]
 KILLED = -signal.SIGKILL
@@ -55,7 +55,7 @@ def assert_all_is_well(world: World, plain: list[str], careful: list[str]) -> No
     assert sum(sum(states.values()) for states in world.store.counts().values()) == len(plain) + len(careful), "P1"
 
 
-@on({"sqlite": (1, 2), "postgres": (1,)}, OF_A_WORKER)
+@on({"sqlite": (1, 2), "postgres": (1,), "redis": (1,)}, OF_A_WORKER)
 def test_a_worker_that_nobody_watches(world: World, point: str, passing: int) -> None:
     """It dies alone; another one comes later and finds what it left."""
     plain, careful = submit(world)
@@ -67,7 +67,9 @@ def test_a_worker_that_nobody_watches(world: World, point: str, passing: int) ->
 
 @pytest.mark.parametrize(
     ("db", "point"),
-    [("sqlite", point) for point in OF_A_WORKER] + [("postgres", "claim.after"), ("postgres", "settle.after")],
+    [("sqlite", point) for point in OF_A_WORKER]
+    + [("postgres", "claim.after"), ("postgres", "settle.after")]
+    + [("redis", "claim.after"), ("redis", "settle.after")],
     indirect=["db"],
 )
 def test_a_child_whose_supervisor_sees_it_end(world: World, point: str) -> None:
@@ -78,7 +80,7 @@ def test_a_child_whose_supervisor_sees_it_end(world: World, point: str) -> None:
     assert_all_is_well(world, plain, careful)
 
 
-@on({"sqlite": (1, 2), "postgres": (1,)}, ["reap.retired", "reap.middle"])
+@on({"sqlite": (1, 2), "postgres": (1,), "redis": (1,)}, ["reap.retired", "reap.middle"])
 def test_a_reaper_in_the_middle_of_its_work(world: World, point: str, passing: int) -> None:
     """Two workers die; the reaper that finds them dies between marking them gone and settling, or between two
     settlements. The next one goes on where it stopped."""
@@ -101,7 +103,7 @@ def test_a_reaper_in_the_middle_of_its_work(world: World, point: str, passing: i
     assert {(world.row(job).crashes, world.row(job).zombies) for job in plain} == {(0, 1)}, "it was none of them"
 
 
-@on({"sqlite": (1, 3), "postgres": (3,)}, ["add.before", "add.after"])
+@on({"sqlite": (1, 3), "postgres": (3,), "redis": (3,)}, ["add.before", "add.after"])
 def test_a_client_in_the_middle_of_an_enqueue(world: World, point: str, passing: int) -> None:
     """P1: what was acknowledged is there. P2: what was not is repeated with the same ids, and is there once."""
     code = (
@@ -125,7 +127,7 @@ def test_a_client_in_the_middle_of_an_enqueue(world: World, point: str, passing:
     assert_all_is_well(world, [f"job-{n}" for n in range(5)], [])
 
 
-@on_every_store
+@on_sql_stores
 def test_a_migration_in_the_middle(world: World) -> None:
     """Nothing of a half-made schema is left; the next program makes it anew."""
     code = "import crash_tasks; crash_tasks.app.store"

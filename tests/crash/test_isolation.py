@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.machine import State
-from tests.crash.world import World, is_alive, on_every_store, until
+from tests.crash.world import World, is_alive, on_sql_stores, until
 
 
-@on_every_store
+@on_sql_stores
 def test_a_killed_cell_costs_its_own_attempt_and_nothing_else(world: World) -> None:
     worker = world.worker("w", "--isolate", "--slots", "3").until_ready()
     victim, neighbour = world.tasks.wait.enqueue().id, world.tasks.wait.enqueue().id
@@ -34,7 +34,7 @@ def test_a_killed_cell_costs_its_own_attempt_and_nothing_else(world: World) -> N
     assert worker.children() == children, "the worker itself was not touched"
 
 
-@on_every_store
+@on_sql_stores
 def test_cells_and_what_they_started_die_with_their_worker(world: World) -> None:
     worker = world.worker("w", "--isolate", "--slots", "2").until_ready()
     job = world.tasks.breed.enqueue().id
@@ -103,7 +103,7 @@ def test_a_kill_for_want_of_memory_is_told_from_any_other(world: World, narrow: 
         worker.kill()
 
 
-@on_every_store
+@on_sql_stores
 def test_an_isolated_job_finishes_within_the_grace_period_and_no_cell_is_left(world: World) -> None:
     worker = world.worker("w", "--isolate", "--slots", "2", "--grace-period", "50").until_ready()
     job = world.tasks.wait.enqueue().id

@@ -21,7 +21,7 @@ def enqueue(world: World, scope: object, on_taken: str, point: str | None) -> in
     return world.run("producer", ["-c", code], {"HOLDFAST_POINT": point or ""}).wait()
 
 
-@on({"sqlite": (1,), "postgres": (1,)}, ["add.before", "key.middle", "add.after"])
+@on({"sqlite": (1,), "postgres": (1,), "redis": (1,)}, ["add.before", "key.middle", "add.after"])
 @pytest.mark.parametrize("on_taken", ["replace", "cancel"])
 @pytest.mark.parametrize("scope", ["queued", "live", 600])
 def test_a_producer_that_dies(world: World, point: str, passing: int, scope: object, on_taken: str) -> None:

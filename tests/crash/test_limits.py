@@ -34,10 +34,10 @@ BACKLOG = 120  # jobs that wait for a place until the last one was killed, and a
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres"))
+    if request.param != "sqlite":
+        return str(request.getfixturevalue(request.param))
     return f"sqlite:///{tmp_path / 'jobs.db'}?synchronous=normal"
 
 

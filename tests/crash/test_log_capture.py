@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.crash.world import Process, World, on_every_store, until
+from tests.crash.world import Process, World, on_sql_stores, until
 
 LEASE_S = 4.5  # long enough for a busy machine to renew it in time
 
@@ -40,7 +40,7 @@ SCENES: dict[str, tuple[Callable[[World, Groups, str], None], int]] = {
 }
 
 
-@on_every_store
+@on_sql_stores
 @pytest.mark.slow  # a beat has to carry the lines; a lease has to run out
 @pytest.mark.parametrize("detector", SCENES)
 def test_the_autopsy_has_what_the_victim_said(world: World, detector: str) -> None:
@@ -67,7 +67,7 @@ def shown(world: World, job: str) -> str:
     return process.log.read_text()
 
 
-@on_every_store
+@on_sql_stores
 @pytest.mark.slow  # a beat has to carry the lines
 def test_people_can_read_them(world: World) -> None:
     world.worker("ann").until_ready()

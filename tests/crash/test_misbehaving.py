@@ -21,7 +21,7 @@ from holdfast.core.records import Job as Row
 from holdfast.errors import Refused
 from tests.crash import misbehaving
 from tests.crash.misbehaving import CANCEL, CASES, DEADLY, DEAF, HELD_S, LOOP_ENDS, NOT_STOPPED, TIMED_OUT
-from tests.crash.world import Process, World, is_alive, on_every_store, schema_of_its_own, until
+from tests.crash.world import Process, World, is_alive, on_sql_stores, schema_of_its_own, until
 from tests.worker import bad
 
 ROOT = Path(__file__).parents[2]
@@ -184,7 +184,7 @@ def test_at_the_end_the_neighbours_finish_where_they_began(street: Street) -> No
 # ------------------------------------------------------------------------------ what takes its process along
 
 
-@on_every_store
+@on_sql_stores
 @pytest.mark.parametrize("way", ["", "a_"], ids=["sync", "async"])
 @pytest.mark.parametrize("fn", DEADLY, ids=lambda fn: fn.__name__)
 def test_the_process_dies_and_nobody_else_is_charged(own_street: Street, fn: Callable[[], None], way: str) -> None:
@@ -208,7 +208,7 @@ def test_the_process_dies_and_nobody_else_is_charged(own_street: Street, fn: Cal
     own_street.worker.until_said(f"child w/1 {DEADLY[fn]}; starting it again in 0.2 s")
 
 
-@on_every_store
+@on_sql_stores
 @pytest.mark.parametrize("fn", LOOP_ENDS, ids=lambda fn: fn.__name__)
 def test_one_that_ends_the_event_loop_ends_its_process(own_street: Street, fn: Callable[[], None]) -> None:
     world, how = own_street.world, "its process exited with code 78: a required thread had died"
@@ -228,7 +228,7 @@ def test_one_that_ends_the_event_loop_ends_its_process(own_street: Street, fn: C
     own_street.worker.until_said(f"the thread holdfast-loop of worker w/1 has died ({LOOP_ENDS[fn]})")
 
 
-@on_every_store
+@on_sql_stores
 @pytest.mark.parametrize("fn", DEAF, ids=lambda fn: fn.__name__)
 def test_one_that_holds_the_event_loop_is_ended_with_its_process(own_street: Street, fn: Callable[[], None]) -> None:
     world = own_street.world
@@ -246,7 +246,7 @@ def test_one_that_holds_the_event_loop_is_ended_with_its_process(own_street: Str
     until(lambda: own_street.worker.said("handlers did not stop, or results could not be saved"), "it says why")
 
 
-@on_every_store
+@on_sql_stores
 def test_a_death_is_seen_though_a_grandchild_lives_on(own_street: Street, tmp_path: Path) -> None:
     """It has inherited nothing by which a death is told."""
     world = own_street.world

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash.world import Process, World, on_every_store
+from tests.crash.world import Process, World, on_sql_stores
 from tests.servers import PostgresServer
 
 SMALL_FILE = 64 * 1024  # the ledger and the logs of the workers are smaller
@@ -62,7 +62,7 @@ def test_jobs_that_ended_while_no_file_could_grow_run_once(world: World) -> None
     assert_each_ran_once(world, jobs)
 
 
-@on_every_store
+@on_sql_stores
 def test_a_worker_that_hangs_is_found_by_its_lease_alone_within_its_bound(world: World) -> None:
     """P8, where commits work: the reaper has shown that before the lease ends, and need not wait for another 3 s."""
     first = world.lone_worker("first").until_ready()

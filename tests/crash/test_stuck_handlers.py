@@ -1,9 +1,9 @@
 """Handlers that nothing stops: a worker that has too many of them makes room for another."""
 
-from tests.crash.world import World, on_every_store, until
+from tests.crash.world import World, on_sql_stores, until
 
 
-@on_every_store
+@on_sql_stores
 def test_a_worker_with_too_many_handlers_that_will_not_stop_is_started_again(world: World) -> None:
     worker = world.worker("w", "--slots", "3").until_ready()
     [first] = worker.children()

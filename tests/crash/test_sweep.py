@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.core.machine import State
 from holdfast.core.records import Step
-from tests.crash.world import Process, World, on_every_store, until
+from tests.crash.world import Process, World, on_sql_stores, until
 
 FLOWS = Path(__file__).parent / "flows.py"
 KILLED = -signal.SIGKILL
@@ -181,7 +181,7 @@ def ledger(world: World, job: str | None = None) -> list[Line]:
 
 @pytest.mark.slow  # some ninety processes die, and as many come after them
 @pytest.mark.timeout(300)
-@on_every_store
+@on_sql_stores
 def test_an_order_that_dies_anywhere_is_done_or_rolled_back(world: World) -> None:
     sweep = Sweep(world, CASES)
     sweep.run()
@@ -193,7 +193,7 @@ DEEDS = ("step", "signal", "start", "transaction")
 
 
 @pytest.mark.slow  # a lease has to run out
-@on_every_store
+@on_sql_stores
 def test_a_zombie_that_returns_can_neither_record_nor_signal_nor_start(world: World) -> None:
     with contextlib.closing(world.connect()) as db:
         world.store.counts()  # its tables, and the schema that they are in, are there

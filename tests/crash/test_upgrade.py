@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from holdfast.core.machine import State
-from tests.crash.world import World, on_every_store, until
+from tests.crash.world import World, on_sql_stores, until
 from tests.proxy import Proxy
 from tests.servers import PostgresServer
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow  # a beat of the worker has to pass
 TABLE = {"sqlite": "holdfast_meta", "postgres": "meta"}
 
 
-@on_every_store
+@on_sql_stores
 def test_a_worker_goes_on_and_says_so_when_the_newer_schema_only_has_more_in_it(world: World) -> None:
     worker = world.worker("w").until_ready()
     [row] = world.worker_rows("w")
@@ -30,7 +30,7 @@ def test_a_worker_goes_on_and_says_so_when_the_newer_schema_only_has_more_in_it(
     world.until_state(job, "done")
 
 
-@on_every_store
+@on_sql_stores
 def test_a_worker_that_is_too_old_finishes_what_it_runs_and_leaves_with_exit_code_4(world: World) -> None:
     worker = world.worker("w", processes=2).until_ready(2)
     job = world.tasks.wait.enqueue().id

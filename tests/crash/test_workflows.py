@@ -27,7 +27,7 @@ OF_UNDO_RECORDS = [("record.before", RECORDS + 1), ("record.after", RECORDS + le
 
 
 def on_every_store(plays: list[tuple[str, int]]) -> pytest.MarkDecorator:
-    given = [(db, point, nth) for db in ("sqlite", "postgres") for point, nth in plays]
+    given = [(db, point, nth) for db in ("sqlite", "postgres", "redis") for point, nth in plays]
     return pytest.mark.parametrize(("db", "point", "nth"), given, indirect=["db"])
 
 

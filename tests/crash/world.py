@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import psycopg
 import pytest
+import redis
 
 from holdfast import App
 from holdfast.core.records import Event, Worker
@@ -133,7 +134,7 @@ class World:
         self.folder = folder
         self.db = folder / "jobs.db"
         self.url = url or f"sqlite:///{self.db}{options}"
-        self.kind = "postgres" if url.startswith("postgres") else "sqlite"
+        self.kind = next((kind for kind in ("postgres", "redis") if url.startswith(kind)), "sqlite")
         self.ledger_path = folder / "ledger"
         self.processes: list[Process] = []
         (folder / f"{MODULE}.py").write_text(source.read_text())
@@ -271,12 +272,16 @@ class World:
 
     def connect(self) -> Any:
         """A connection of another program to the same database, in autocommit mode."""
+        if self.kind == "redis":
+            return redis.Redis.from_url(self.url)
         if self.kind == "postgres":
             return psycopg.connect(Options.parse(self.url).conninfo, autocommit=True)
         return sqlite3.connect(self.db, timeout=60, isolation_level=None)
 
     def is_writable(self) -> bool:
         """Whether nobody is inside a write at this moment."""
+        if self.kind == "redis":
+            return True  # a script runs in the server, whatever happens to its client
         with contextlib.closing(self.connect()) as connection:
             begin = ["BEGIN", "LOCK job IN SHARE MODE NOWAIT"] if self.kind == "postgres" else ["BEGIN IMMEDIATE"]
             try:
@@ -302,6 +307,13 @@ class World:
     def locked(self) -> Iterator[None]:
         """Hold the write lock, as another program would."""
         with contextlib.closing(self.connect()) as connection:
+            if self.kind == "redis":
+                connection.execute_command("CLIENT", "PAUSE", 1_000_000, "WRITE")
+                try:
+                    yield
+                finally:
+                    connection.execute_command("CLIENT", "UNPAUSE")
+                return
             if self.kind == "postgres":
                 connection.execute("BEGIN")
                 connection.execute("LOCK job, worker IN EXCLUSIVE MODE")  # reads go on
@@ -313,8 +325,10 @@ class World:
                 connection.execute("ROLLBACK")
 
 
-# A test that asks for a world and has this mark is run over both.
-on_every_store = pytest.mark.parametrize("db", ["sqlite", "postgres"], indirect=True)
+# A test that asks for a world and has this mark is run over each.
+on_every_store = pytest.mark.parametrize("db", ["sqlite", "postgres", "redis"], indirect=True)
+# The same for what only stores with tables and transactions have.
+on_sql_stores = pytest.mark.parametrize("db", ["sqlite", "postgres"], indirect=True)
 
 
 @contextlib.contextmanager
