@@ -161,6 +161,7 @@ class RedisServer:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-redis-"))
         self.port = free_port()
         self.url = f"redis://127.0.0.1:{self.port}"
+        self.binary = _redis_binary()
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
@@ -170,7 +171,7 @@ class RedisServer:
         own = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder), "--save", "")
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [_redis_binary(), *own, *self._settings, *more], stdout=log, stderr=log, start_new_session=True
+                [self.binary, *own, *self._settings, *more], stdout=log, stderr=log, start_new_session=True
             )
         give_up_at = CLOCK.lease() + PATIENCE_S
         while not self._answers():

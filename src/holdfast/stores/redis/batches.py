@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from holdfast.core.batches import Batch
 from holdfast.core.machine import LIVE, State
 from holdfast.core.records import Job, NewJob
+from holdfast.failpoints import point
 from holdfast.stores.protocol import Added
 from holdfast.stores.redis.connection import Connections
 from holdfast.stores.redis.rows import NUL
@@ -103,7 +104,10 @@ class RedisBatches:
                 work.add([job])
             return True
 
-        return committed(self._db, end)
+        point("end_batch.before")
+        ended = committed(self._db, end)
+        point("end_batch.after")
+        return ended
 
     def purge(self, before: float, limit: int) -> int:
         purged = 0

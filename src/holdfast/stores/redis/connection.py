@@ -52,7 +52,8 @@ def _load(name: str) -> Script:
     first, _, rest = own.partition("\n")
     if name.endswith("_more"):
         first = "#!lua"  # the server refuses it when it is full
-    shared = "" if name == "migrate" else (folder / "lib.lua").read_text("utf-8")
+    parts = () if name == "migrate" else ("lib.lua",) if name in _READING else ("lib.lua", "writes.lua")
+    shared = "\n".join((folder / part).read_text("utf-8") for part in parts)
     text = f"{first}\n{shared}\n{rest}"
     return Script(text, sha1(text.encode()).hexdigest())  # noqa: S324 - the server asks for this hash
 
@@ -105,12 +106,14 @@ class Connections:
             self._learn()
         head = (self.options.prefix,) if first else (self.options.prefix, self.epoch, *self.instant)
         more = [self._confirm()] if acknowledged and self.options.ack is not None else []
-        changes = name not in _READING
+        changes, seen = name not in _READING, self.ver
         [answer, *confirmed] = self.send(("EVALSHA", script.sha, 1, *head, *args), *more, changes=changes)
         if isinstance(answer, exceptions.NoScriptError):
             [answer, *confirmed] = self.send(("EVAL", script.text, 1, *head, *args), *more, changes=changes)
         if isinstance(answer, exceptions.RedisError):
             raise self.explain(answer) from answer
+        if name.startswith("commit") and answer[0]:
+            self._wrote(seen, answer[1])
         if confirmed:
             self._check_confirmed(confirmed[0])
         return answer
@@ -127,7 +130,7 @@ class Connections:
             who = "its disk has not" if self.options.ack == "aof" else f"{have} of {wanted} replicas have"
             raise OutcomeUnknown(f"{self.options.shown}: {who} confirmed the write within {ACK_S:g} s; repeat it")
 
-    def wrote(self, seen: int, number: int) -> None:
+    def _wrote(self, seen: int, number: int) -> None:
         """Note the number of a write; `seen`: the last one that was known when it was sent."""
         if number <= seen:
             self.forgotten = max(self.forgotten, seen + 1 - number)
@@ -194,12 +197,16 @@ class Connections:
         word = said.partition(" ")[0]
         if "HOLDFASTLOST" in said:
             return self._lost("emptied" if "emptied" in said else "replaced")
+        if "HOLDFASTTORN" in said:
+            return OutcomeUnknown(f"{shown}: a script failed in the middle; the next one finishes it: {said}")
         if isinstance(error, exceptions.AuthenticationError) or word in _DENIALS[1:]:
             return StoreDenied(f"{shown} does not let this user in: {said}; check the user and password of the address")
         if isinstance(error, exceptions.NoPermissionError) or word == "NOPERM" or "ACL failure" in said:
             return StoreDenied(f"{shown} does not allow this user what Holdfast needs: {said}; docs/redis.md lists it")
         if isinstance(error, exceptions.OutOfMemoryError) or word == "OOM" or " OOM " in said:
             return StoreFull(f"{shown} has reached its maxmemory and takes no more: {said}")
+        if isinstance(error, exceptions.ReadOnlyError) and self._topology.can_move:
+            return StoreUnavailable(f"{shown}: the server that has the store is a replica by now: {said}")
         if isinstance(error, exceptions.ReadOnlyError) or word in ("READONLY", "MISCONF"):
             return StoreReadOnly(f"{shown} takes no writes: {said}")
         if word == "NOREPLICAS":

@@ -61,7 +61,7 @@ from holdfast.forks import renew_in_child
 from holdfast.ids import new_id
 from holdfast.stores import keyed_jobs, row_json
 from holdfast.stores.protocol import Added, Fired, Reply, Schema, Transaction, schema_too_new
-from holdfast.stores.redis import acts, keys, rows
+from holdfast.stores.redis import acts, check, keys, rows
 from holdfast.stores.redis.address import Options
 from holdfast.stores.redis.batches import RedisBatches
 from holdfast.stores.redis.condition import facts_of
@@ -520,7 +520,9 @@ class RedisStore:
                 answers.append(added)
             return answers
 
+        point("fire.before")
         answers = committed(self._db, fire)
+        point("fire.after")
         self.wake()
         return answers
 
@@ -768,13 +770,7 @@ class RedisStore:
         return []
 
     def check(self) -> list[str]:
-        wrong: list[str] = []
-        alive = Counter[str]()
-        for each in self._read.by_arrival(self._read.sets()):
-            wrong += [f"job {each.id} {violation}" for violation in transitions.violations(each)]
-            if (key := rows.live_key(each)) is not None:
-                alive[key] += 1
-        return wrong + [f"key {key!r} has {times} live jobs" for key, times in alive.items() if times > 1]
+        return check.found_wrong(self._db, self._read)
 
     def condition(self) -> RedisFacts:
         """Say what is known of the server and of our keys."""
@@ -788,7 +784,11 @@ class RedisStore:
     # ---------------------------------------------------------------------------- workflows
 
     def record(self, records: Sequence[Record]) -> list[Reply]:
+        if not records:
+            return []
+        point("record.before")
         answers = [committed(self._db, partial(acts.record, record)) for record in records]
+        point("record.after")
         self.wake()
         return answers
 

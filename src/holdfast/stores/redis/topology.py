@@ -33,6 +33,7 @@ class Topology:
 
     def __init__(self, options: Options) -> None:
         self._options = options
+        self.can_move = options.sentinel is not None or options.is_cluster
         self._lock = threading.Lock()
         self._client: redis.Redis | None = None
         self._nodes = list(options.hosts)  # of the Cluster, as far as they are known
@@ -54,12 +55,11 @@ class Topology:
         surely = isinstance(error, _ELSEWHERE)
         if not surely and not isinstance(error, _PERHAPS):
             return False
-        can_move = self._options.sentinel is not None or self._options.is_cluster
-        if can_move:
+        if self.can_move:
             with self._lock:
                 if self._client is client:
                     self._client = None
-        if can_move or surely:
+        if self.can_move or surely:
             client.connection_pool.disconnect(inuse_connections=False)  # a name may stand for another server by now
         return surely
 
@@ -105,10 +105,10 @@ class Topology:
             except exceptions.RedisError as error:
                 said = error
                 continue
-            ranges = {span: _hosts_of(owners, host) for span, owners in slots.items()}
-            known = [each for owners in ranges.values() for each in owners]
+            ranges = [(first, last, _hosts_of(owners, host)) for first, last, *owners in slots]
+            known = [each for _, _, owners in ranges for each in owners]
             self._nodes = list(dict.fromkeys([*known, *self._nodes, *self._options.hosts]))
-            for (first, last), owners in ranges.items():
+            for first, last, owners in ranges:
                 if first <= self._slot <= last:
                     return owners[0]
         raise said or exceptions.ClusterDownError(f"CLUSTERDOWN no node of the Cluster has slot {self._slot}")
@@ -133,5 +133,4 @@ class Topology:
 
 def _hosts_of(owners: Any, asked: Host) -> list[Host]:
     """Return the primary of a range of slots, then its replicas. A node may leave out its own name."""
-    listed = [owners["primary"], *owners["replicas"]]
-    return [(str(name) or asked[0], int(port)) for name, port, *_ in listed]
+    return [(name.decode() if name else asked[0], int(port)) for name, port, *_ in owners]

@@ -219,12 +219,11 @@ class Work:
             todo.append(["HINCRBY", "meta", "removals", self.removed])
         if not todo and not (acknowledged and self.db.options.ack is not None):
             return  # else the write of an earlier try may wait for its replicas
-        script, known = "commit_more" if grows else "commit", self.db.ver
+        script = "commit_more" if grows else "commit"
         packed = rows.packed_lists(seen), rows.packed_lists(todo)
         done, number = self.db.run(script, *packed, acknowledged=acknowledged)
         if not done:
             raise Conflict(seen[number - 1][:2])
-        self.db.wrote(known, number)
 
     def _change(
         self, before: Stored, job: Job | None, first: list[list[Any]], then: list[list[Any]], last: list[list[Any]]

@@ -6,6 +6,7 @@
 
 local worker, claim_id = ARGV[4], ARGV[5]
 local queues, tasks, limit, ahead, part = unpack(cmsgpack.unpack(ARGV[6]))
+finish()
 if call('SISMEMBER', P .. 'alive', worker) == 0 then return {'gone'} end
 
 local answer = {'taken', 1, 0}
@@ -17,8 +18,8 @@ local function give_back(id, text, ends)
 end
 
 -- The last claims of this worker that took something, and up to which part.
-local claims, repeated = P .. 'claims:' .. worker, false
-for _, each in ipairs(call('LRANGE', claims, 0, -1)) do
+local claims, repeated = 'claims:' .. worker, false
+for _, each in ipairs(call('LRANGE', P .. claims, 0, -1)) do
   repeated = repeated or (string.sub(each, 9) == claim_id and tonumber(string.sub(each, 1, 8)) >= part)
 end
 if repeated then
@@ -40,7 +41,7 @@ local known = {}
 for _, task in ipairs(tasks) do known[task] = true end
 
 -- What is set for the queues: {paused, until, limit, group limit, step of the rate, burst, paused groups}.
-local settings, open, saw_all, dirty, stale = {}, {}, true, {}, {}
+local settings, open, saw_all, stale = {}, {}, true, {}
 for _, name in ipairs(queues) do
   local set = call('HGET', P .. 'set', name)
   set = set and cmsgpack.unpack(set) or {false, false, false, false, false, 1, {}}
@@ -219,25 +220,25 @@ end
 
 local function give(job, started)
   local id, row = job[3], job[4]
-  local queue, priority, group, task, willing = lane_of(row)
-  local lane = lane_key(queue, priority, group, task, willing)
-  local set = P .. 'x:' .. queue .. Z .. task .. Z
-  dirty[lane] = {queue, priority, group, task, willing}
-  call('ZADD', P .. 'leases', lease + row[LEASE_S], id)
-  call('SADD', P .. 'held:' .. worker, id)
-  if row[GROUP] then call('SADD', P .. 'pg:' .. queue .. Z .. group, id) end
-  if row[EXPIRES_AT] and row[FENCE] == 0 then call('ZREM', P .. 'expiries', id) end
+  local queue, _, group, task = lane_of(row)
+  local lane = string.sub(touch(row), #P + 1)
+  local set = 'x:' .. queue .. Z .. task .. Z
+  local todo = {{'ZADD', 'leases', lease + row[LEASE_S], id}, {'SADD', 'held:' .. worker, id}}
+  local function add(...) todo[#todo + 1] = {...} end
+  if row[GROUP] then add('SADD', 'pg:' .. queue .. Z .. group, id) end
+  if row[EXPIRES_AT] and row[FENCE] == 0 then add('ZREM', 'expiries', id) end
   if row[BATCH] then
-    call('ZREM', P .. 'bm:' .. row[BATCH] .. Z .. 'ready', id)
-    call('ZADD', P .. 'bm:' .. row[BATCH] .. Z .. 'running', row[SEQ], id)
+    add('ZREM', 'bm:' .. row[BATCH] .. Z .. 'ready', id)
+    add('ZADD', 'bm:' .. row[BATCH] .. Z .. 'running', row[SEQ], id)
   end
   row[STATE], row[WORKER], row[CLAIM_ID], row[STARTED], row[CLAIMED_AT] = 'running', worker, claim_id, started, wall
   row[FENCE], row[ATTEMPT] = row[FENCE] + 1, row[ATTEMPT] + 1
-  call('ZADD', set .. 'running', row[SEQ], id)
   local text = cmsgpack.pack(row)
-  call('SET', P .. 'j:' .. id, text)
-  call('ZREM', set .. 'ready', id)
-  call('ZREM', lane, job[2])
+  add('ZADD', set .. 'running', row[SEQ], id)
+  add('SET', 'j:' .. id, text)
+  add('ZREM', set .. 'ready', id)
+  add('ZREM', lane, job[2])
+  carry_out(todo)
   give_back(id, text, exact(lease + row[LEASE_S]))
 end
 
@@ -261,13 +262,18 @@ local function take(most, started)
   return taken
 end
 
-answer[3] = take(limit, true)
-if answer[3] == limit and ahead > 0 then take(ahead, false) end
-answer[2] = saw_all and 1 or 0
-for _, each in ipairs(stale) do call('ZREM', each[1], each[2]) end
-for _, lane in pairs(dirty) do mend(unpack(lane)) end
-if #answer > 3 then
-  call('LPUSH', claims, string.format('%08.0f', part) .. claim_id)
-  call('LTRIM', claims, 0, 31)
+-- So that the claim can be repeated when its answer is lost, or when it fails in the middle.
+local function remembered()
+  if #answer == 3 and not left then return {} end
+  return {{'LPUSH', claims, string.format('%08.0f', part) .. claim_id}, {'LTRIM', claims, 0, 31}}
 end
-return answer
+
+return writing(function()
+  answer[3] = take(limit, true)
+  if answer[3] == limit and ahead > 0 then take(ahead, false) end
+  answer[2] = saw_all and 1 or 0
+  for _, each in ipairs(stale) do call('ZREM', each[1], each[2]) end
+  mend_lanes()
+  carry_out(remembered())
+  return answer
+end, remembered)
