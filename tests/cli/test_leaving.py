@@ -7,7 +7,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,19 @@ app = App("sqlite:///jobs.db")
 def nothing() -> None: ...
 """
 WAIT_S = 240.0
+ROOT = Path(__file__).parents[2]
+COMMAND = (sys.executable, "-m", "holdfast")
 
 
 @contextmanager
-def program(folder: Path, *words: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+def program(
+    folder: Path, *words: str, command: Sequence[str] = COMMAND, **options: Any
+) -> Iterator[subprocess.Popen[str]]:
     """A program in a group of its own, whose words on stderr go to `log`; killed at the end, if it is still there."""
     environment = {**os.environ, "HOLDFAST_DB": f"sqlite:///{folder}/jobs.db"}
     with open(folder / "log", "w") as log:
         started = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", *words],
+            [*command, *words],
             **{"stdout": subprocess.DEVNULL, "stderr": log, **options},
             cwd=folder,
             env=environment,
@@ -114,6 +119,23 @@ def test_a_worker_that_is_stopped_while_it_imports_its_app_says_so_in_one_line(
         worker.send_signal(number)
         assert worker.wait(WAIT_S) == code
     assert said(folder) == line
+
+
+def test_ctrl_c_while_the_program_is_imported_says_so_in_one_line(folder: Path) -> None:
+    """The program that pip installs; an import of Holdfast that never ends stands for the moment that it takes."""
+    (folder / "holdfast").mkdir()
+    (folder / "holdfast" / "__init__.py").write_text("open('importing', 'x').close()\nimport time\ntime.sleep(600)\n")
+    start = "import sys\nsys.path.insert(0, '.')\nfrom holdfast_start import main\nmain()\n"
+    with program(folder, command=[sys.executable, "-c", start]) as started:
+        until((folder / "importing").exists, folder)
+        started.send_signal(signal.SIGINT)
+        assert started.wait(WAIT_S) == 130
+    assert said(folder) == "holdfast: interrupted\n"
+
+
+def test_the_program_of_this_name_starts_with_the_module_that_is_quiet() -> None:
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {"holdfast": "holdfast_start:main"}
 
 
 def test_ctrl_c_while_a_child_imports_the_app_shows_no_traceback(folder: Path) -> None:
