@@ -51,15 +51,21 @@ class Trouble(msgspec.Struct, frozen=True):
     command: str  # shows more, or repairs it
 
 
-def status_view(store: Store, window_s: float = HOUR_S) -> dict[str, Any]:
-    """Show what is broken now, the worst first, with what changed in the last `window_s` seconds."""
+def status_view(
+    store: Store, window_s: float = HOUR_S, queues: Sequence[dict[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Show what is broken now, the worst first, with what changed in the last `window_s` seconds.
+
+    queues: the views of all queues, if the caller has them.
+    """
+    given = queues
 
     def since() -> float:
         return store.now().wall - window_s
 
     now, queues, workers, vanished, errors, lost, recent, asking, changes, *found = together(
         store.now,
-        lambda: queue_views(store),
+        lambda: queue_views(store) if given is None else given,
         store.workers,
         lambda: vanished_ids(store),
         lambda: store.errors(since()),

@@ -34,7 +34,10 @@ def show(call: Call) -> Context | Answer:
     if call.user.queues is not None:
         return see(call, "/jobs")
     store = call.store
-    status, moving, schema = together(lambda: insight.status_view(store), lambda: live_view(store), store.schema)
+    queues = insight.queue_views(store)
+    status, moving, schema = together(
+        lambda: insight.status_view(store, queues=queues), lambda: live_view(store, queues), store.schema
+    )
     troubles = [{**each, "page": _page_of(call, each["command"])} for each in status["troubles"]]
     waiting = [queue for queue in moving["queues"] if queue["oldest_due_s"] is not None]
     return {
@@ -65,4 +68,4 @@ def _page_of(call: Call, command: str) -> str | None:
     return None
 
 
-ROUTES = (Page("overview", "/", show, query=WindowQuery, nav=True, key="o", shared_s=1.0),)
+ROUTES = (Page("overview", "/", show, query=WindowQuery, nav=True, key="o", shared_s=2.0),)

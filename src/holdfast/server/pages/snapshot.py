@@ -13,6 +13,8 @@ from holdfast.core.records import Moment
 from holdfast.stores.rounds import together
 
 FRESH_S = 1.0
+STALE_S = 3.0
+SHARE = 0.05  # of a core, at most, for reading: the facts of a store that takes long are read less often
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +39,16 @@ class Snapshot:
         self._lock = threading.Lock()
         self._facts: Facts | None = None
         self._read_at = float("-inf")
+        self._fresh_s = FRESH_S
 
     def read(self) -> Facts:
-        """Return the facts, at most a second old. Raises `StoreError`."""
+        """Return the facts, usually at most a second old. Raises `StoreError`."""
         with self._lock:
-            if self._facts is None or self._app.clock.lease() - self._read_at >= FRESH_S:
+            began = self._app.clock.lease()
+            if self._facts is None or began - self._read_at >= self._fresh_s:
                 store = self._app.store
                 counts, now, newest = together(store.counts, store.now, lambda: store.journal(None, (), 1))
                 self._facts = Facts(counts, now, newest[-1].seq if newest else 0)
                 self._read_at = self._app.clock.lease()
+                self._fresh_s = min(max(FRESH_S, (self._read_at - began) / SHARE), STALE_S)
             return self._facts
