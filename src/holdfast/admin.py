@@ -253,9 +253,10 @@ class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
 class JobFilter(TypedDict, total=False):
     """The jobs that an act is about. Each name that is given narrows it.
 
-    tags, meta: jobs that have all of these. error: the fingerprint of the last error. release: of the worker that ran
-    the attempt with that error. since, until: when the jobs ended, or failed, or were added; with `error` or `release`
-    the time of the error, with `crashed` or `detector` that of the crash.
+    tags, meta: jobs that have all of these. worker: the id of the worker that runs them. workflow: whether they are
+    workflows. error: the fingerprint of the last error. release: of the worker that ran the attempt with that error.
+    since, until: when the jobs ended, or failed, or were added; with `error` or `release` the time of the error, with
+    `crashed` or `detector` that of the crash.
     """
 
     state: str | Sequence[str]
@@ -271,6 +272,8 @@ class JobFilter(TypedDict, total=False):
     detector: Detector
     tags: Sequence[str]
     meta: Mapping[str, str]
+    worker: str
+    workflow: bool
 
 
 class Admin:
@@ -612,12 +615,15 @@ class AsyncAdmin:
     act = _awaited(Admin.act)
 
 
+_CHOSEN_BY = ("queue", "task", "group", "key", "worker", "workflow", "error", "release", "detector")
+
+
 def _selection(given: JobFilter) -> Selection:
     states = given.get("state", ())
     since, until = given.get("since"), given.get("until")
     return Selection(
         states=(states,) if isinstance(states, str) else tuple(states),
-        **{name: given.get(name) for name in ("queue", "task", "group", "key", "error", "release", "detector")},  # type: ignore[arg-type]
+        **{name: given.get(name) for name in _CHOSEN_BY},  # type: ignore[arg-type]
         crashed=given.get("crashed", False),
         tags=tuple(given.get("tags", ())),
         meta=tuple(given.get("meta", {}).items()),

@@ -16,7 +16,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import EndedAttempt, Recent
 from holdfast.core.verdict import Failed
 from holdfast.testing import FakeClock
-from tests.factory import EXPIRED, add, enrol, job_in, row, settle, start
+from tests.factory import EXPIRED, add, enrol, job_in, row, settle, start, start_flow
 
 
 def test_workers_are_typed_as_the_command_line_shows_them(app: App) -> None:
@@ -306,3 +306,11 @@ def test_jobs_are_chosen_by_tags_and_metadata(app: App) -> None:
     assert [each.id for each in app.admin.select(meta={"tenant": "acme"})] == [job.id]
     assert app.admin.select(tags=["slow"], meta={"tenant": "globex"}) == []
     assert app.admin.act("cancel", meta={"tenant": "acme"}).done == 1
+
+
+def test_workflows_and_the_jobs_of_a_worker_are_chosen(app: App) -> None:
+    flow, job = start_flow(app.store), start(app.store)
+    add(app.store)
+    assert [each.id for each in app.admin.select(workflow=True)] == [flow.id]
+    assert job.id in {each.id for each in app.admin.select(workflow=False)}
+    assert [each.id for each in app.admin.select(worker=job.worker or "")] == [job.id]
