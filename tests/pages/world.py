@@ -12,7 +12,7 @@ from holdfast.server.pages.page import Page
 from holdfast.server.routes import Route
 from holdfast.store_acts import pause_schedule
 from holdfast.worker_orders import order_workers
-from tests.factory import a_worker, add, enrol, job_in, settle, start
+from tests.factory import a_step, a_worker, add, enrol, job_in, record, settle, start, start_flow
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>'\"&{{7*7}}"
 BIG = 9007199254740993123  # JavaScript would round it
@@ -34,6 +34,16 @@ class World:
         job = start(store, worker.id, id="evil", payload=json.dumps({EVIL: [EVIL]}), **chosen)
         settle(store, job, Failed(EVIL))
         self.evil = job.id
+        now = store.now().wall
+        flow = start_flow(store, worker.id, id="flow", queue="flows", task=EVIL, lease_s=600.0)
+        times = {"started_at": now - 60, "ended_at": now - 50, "fence": flow.fence}
+        steps = (
+            a_step(1, name=EVIL, result=json.dumps([EVIL, BIG]), has_undo=True, **times),
+            a_step(2, name="charge", error=EVIL, error_kind="ValueError", **times),
+            a_step(3, "started", name="ship", repeatable=False, **times | {"ended_at": None}),
+        )
+        record(store, flow, *steps)
+        self.flow = flow.id
         enrol(store, name="idle", queues=["mail"])
         for number in range(12):
             add(store, queue=f"queue-{number % 3}", task=f"reports.build_{number}")
@@ -47,4 +57,5 @@ class World:
 def path_of(page: Page | Route, world: World) -> str:
     """Return the path of a page or a form with something to show."""
     query = QUERIES.get(page.path)
-    return page.path.replace("{id}", world.evil) + (f"?{urlencode(query)}" if query else "")
+    shown = world.flow if page.path.startswith("/workflows/") else world.evil
+    return page.path.replace("{id}", shown) + (f"?{urlencode(query)}" if query else "")

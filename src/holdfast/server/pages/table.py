@@ -6,7 +6,7 @@ The order is that of the navigation.
 from __future__ import annotations
 
 from holdfast.core.access import ROLES
-from holdfast.server.pages import audit, job, jobs, login, overview, review, schedules, style, workers
+from holdfast.server.pages import audit, job, jobs, login, overview, review, schedules, style, workers, workflows
 from holdfast.server.pages.page import Form, Page
 from holdfast.server.pages.pulse import pulse
 from holdfast.server.pages.static_files import send_static
@@ -17,6 +17,7 @@ SECTIONS: tuple[tuple[Page | Form, ...], ...] = (
     jobs.ROUTES,
     job.ROUTES,
     review.ROUTES,
+    workflows.ROUTES,
     schedules.ROUTES,
     workers.ROUTES,
     audit.ROUTES,
