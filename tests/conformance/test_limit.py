@@ -88,3 +88,9 @@ def test_a_group_travels_with_the_job(store: Store) -> None:
     [claimed] = claim(store)
     assert claimed.group == "ünï 🐈"
     assert claim(store) == []
+
+
+def test_a_limit_is_journalled_with_its_note(store: Store) -> None:
+    store.limit("mail", Setting(limit=2), actor="ann", note="a sale begins")
+    [event] = store.journal(kinds=["limited"])
+    assert (event.actor, event.detail["note"]) == ("ann", "a sale begins")

@@ -16,7 +16,8 @@ from tests.factory import a_step, a_worker, add, enrol, job_in, record, settle, 
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>'\"&{{7*7}}"
 BIG = 9007199254740993123  # JavaScript would round it
-QUERIES = {"/workers/one": {"name": EVIL}, "/schedules/one": {"key": EVIL}}  # what a page wants to be asked for
+# What a page wants to be asked for.
+QUERIES = {"/queues/one": {"queue": EVIL}, "/workers/one": {"name": EVIL}, "/schedules/one": {"key": EVIL}}
 
 
 class World:
@@ -44,6 +45,7 @@ class World:
         )
         record(store, flow, *steps)
         self.flow = flow.id
+        self.error = next(group.fingerprint for group in store.errors(0.0) if group.task == EVIL)
         enrol(store, name="idle", queues=["mail"])
         for number in range(12):
             add(store, queue=f"queue-{number % 3}", task=f"reports.build_{number}")
@@ -56,6 +58,6 @@ class World:
 
 def path_of(page: Page | Route, world: World) -> str:
     """Return the path of a page or a form with something to show."""
-    query = QUERIES.get(page.path)
+    query = {"task": EVIL, "error": world.error} if page.path == "/errors/one" else QUERIES.get(page.path)
     shown = world.flow if page.path.startswith("/workflows/") else world.evil
     return page.path.replace("{id}", shown) + (f"?{urlencode(query)}" if query else "")

@@ -6,7 +6,20 @@ The order is that of the navigation.
 from __future__ import annotations
 
 from holdfast.core.access import ROLES
-from holdfast.server.pages import audit, job, jobs, login, overview, review, schedules, style, workers, workflows
+from holdfast.server.pages import (
+    audit,
+    errors,
+    job,
+    jobs,
+    login,
+    overview,
+    queues,
+    review,
+    schedules,
+    style,
+    workers,
+    workflows,
+)
 from holdfast.server.pages.page import Form, Page
 from holdfast.server.pages.pulse import pulse
 from holdfast.server.pages.static_files import send_static
@@ -18,6 +31,8 @@ SECTIONS: tuple[tuple[Page | Form, ...], ...] = (
     job.ROUTES,
     review.ROUTES,
     workflows.ROUTES,
+    errors.ROUTES,
+    queues.ROUTES,
     schedules.ROUTES,
     workers.ROUTES,
     audit.ROUTES,
