@@ -43,6 +43,7 @@ COMMANDS = {
     "dev": "Run a worker and a server, and start both again when a Python file below this folder changes.",
     "torture": "Run your own tasks while their workers are killed and frozen, and their store takes no writes.",
     "db": "Make, migrate, check, copy and prune the store.",
+    "port": "See what of a project for another system maps.",
     "rescue": "Rescue jobs in a table that is not Holdfast's.",
     "generate": "Print a file that runs or watches workers.",
     "completion": "Print the completion script of a shell.",
