@@ -18,7 +18,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test check quick suite mutants mutants-sample bench docs recipes matrix lock clean
+.PHONY: help setup demo test check quick suite mutants mutants-sample bench docs recipes matrix lock proof dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -97,6 +97,12 @@ lock: setup ## Write the lock file from pyproject.toml, with the Python 3.11 of 
 	  *(each + " ; python_version >= \"3.12\"" for each in read("found-newer") - found)]; \
 	  print("# Exact versions for development on Python 3.11 to 3.13; written by `make lock`."); \
 	  print(*sorted(lines), sep="\n")' > $(LOCK)
+
+proof: setup ## Run the long proofs, an hour or more, and write docs/proof.md; PROOF="--only kills" runs one
+	$(BIN)/python bench/proof.py $(PROOF)
+
+dist: setup ## Build wheel and sdist into dist/, check them, install them with each extra and try them
+	$(BIN)/python -m tests.release
 
 clean: ## Remove everything that make and the tools created
 	rm -rf .venv .venv-* dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis .mutants.jsonl

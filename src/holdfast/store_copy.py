@@ -1,4 +1,4 @@
-"""Copy one store into another of any kind, so that the fleet can move: resumable, and verified by checksums.
+"""Copy one SQLite or PostgreSQL store into another, so that the fleet can move: resumable, and verified by checksums.
 
 A pass compares both stores page by page, and writes what differs. The copy is complete when a pass finds no difference,
 so a copy that was interrupted continues when it is started again. A doubt in both stores keeps workers from claiming:
@@ -205,10 +205,17 @@ class StoreCopy:
 def copy_store(source_url: str, target_url: str, actor: str, clock: Clock | None = None) -> CopyReport:
     """Copy the store at one address to another address, where there may be none yet."""
     with closing(open_store(source_url, create=False)) as source, closing(open_store(target_url)) as target:
+        require_tables(source, target)
         target.migrate()
         copy = StoreCopy(source, target, clock)
         copy.check()
         return copy.run(actor)
+
+
+def require_tables(*stores: Store) -> None:
+    """Raise `UsageError` for a store that cannot be copied."""
+    for store in stores:
+        _tables_of(store)
 
 
 def living(store: Store) -> list[Worker]:
@@ -224,7 +231,10 @@ def _ordered(worker: Worker) -> str:
 
 def _tables_of(store: Store) -> Tables:
     if not isinstance(store, HasTables):
-        raise UsageError(f"{shown_url(store.url)} cannot be copied; name the address of the store itself")
+        raise UsageError(
+            f"{shown_url(store.url)} cannot be copied; only SQLite and PostgreSQL can: for a server "
+            "name the store behind it"
+        )
     return store.tables
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App
+from holdfast import App, store_acts
 from holdfast.core.access import Token
 from holdfast.core.limits import Setting
 from holdfast.core.machine import State
@@ -286,6 +286,39 @@ def test_a_job_that_a_program_stores_in_the_target_is_not_deleted(place: Places,
         with pytest.raises(Refused, match="stores jobs in the target"):
             copy.run("ann")
         assert row(other, stored[0].id).state is State.READY
+
+
+def test_a_copy_that_another_program_has_ended_writes_no_more(place: Places, source: str) -> None:
+    with closing(open_store(source)) as one, closing(open_store(place("sqlite-2"))) as other:
+        other.migrate()
+        copy = StoreCopy(one, other)
+        copy.check()
+        copy.advance = lambda _: store_acts.accept(other, "ann", "by mistake")
+        with pytest.raises(Refused, match="is not complete"):
+            copy.run("ann")
+        copy.advance = lambda _: other.accept(other.standing("", (), None).incarnation, "another", None)
+        with pytest.raises(Refused, match="no copy into this store is under way"):
+            copy.run("ann")
+
+
+def test_a_row_that_the_source_has_lost_is_not_in_the_copy(place: Places, source: str) -> None:
+    """A job that is deleted from the source after the first pass."""
+    with closing(open_store(source)) as one, closing(open_store(place("sqlite-2"))) as other:
+        other.migrate()
+        copy = StoreCopy(one, other)
+        copy.check()
+        gone: list[str] = []
+
+        def forget(_: int) -> None:
+            if not gone and len(_ids(place("sqlite-2"))) > 5:
+                job = one.find(Filter(states=(State.DEAD,)))[0]
+                gone.append(job.id)
+                one.delete([job.seen])
+
+        copy.advance = forget
+        copy.run("ann")
+        assert gone
+        assert other.get(gone[0]) is None
 
 
 def test_workers_wait_for_the_end_of_a_copy_and_leave_the_source_alone(place: Places, source: str) -> None:

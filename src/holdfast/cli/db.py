@@ -182,7 +182,7 @@ def backup(target: Path, as_json: bool) -> None:
 @by_option
 @json_option
 def copy(source_url: str | None, target_url: str, drain: bool, drain_within: float, by: str, as_json: bool) -> None:
-    """Copy a store into another one, of any kind, to move a fleet.
+    """Copy a SQLite or PostgreSQL store into another one of either kind, to move a fleet.
 
     Jobs, their histories, steps, signals, keys, schedules, limits and counters are the same afterwards, with their
     fences. Jobs that run are lost attempts in the copy, at no cost: their workers must have stopped. The copy is
@@ -192,10 +192,11 @@ def copy(source_url: str | None, target_url: str, drain: bool, drain_within: flo
     `holdfast db accept`. Workers of the target claim when the copy is complete. Exits with 6 when the source is in use,
     or the target has jobs of its own.
     """
-    from holdfast.store_copy import StoreCopy
+    from holdfast.store_copy import StoreCopy, require_tables
 
     settings().db_given = source_url or settings().db_given
     with opened_store(bulk=True) as source, closing(open_store(target_url, bulk=True)) as target:
+        require_tables(source, target)  # before anything is made
         target.migrate()
         copying = StoreCopy(source, target)
         if drain:
