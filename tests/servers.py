@@ -197,6 +197,11 @@ class RedisServer:
         """Return a client that the caller closes."""
         return redis.Redis(port=self.port, protocol=2)
 
+    def set(self, name: str, value: object) -> None:
+        """Change a setting until the server is restarted."""
+        with closing(self.client()) as client:
+            client.config_set(name, str(value))
+
     def _answers(self) -> bool:
         with closing(self.client()) as client:
             try:

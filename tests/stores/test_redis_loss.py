@@ -35,7 +35,8 @@ def server() -> Iterator[RedisServer]:
 
 @pytest.mark.slow  # ten restarts of a real server under load
 def test_a_server_that_is_killed_and_restarted_ten_times_loses_nothing_that_its_file_has() -> None:
-    server = RedisServer("--appendonly", "yes", "--appendfsync", "everysec")
+    """With everysec the server delays its writes while the disk is slow; the store then says what is missing."""
+    server = RedisServer("--appendonly", "yes", "--appendfsync", "always")
     behind = App(server.url)
     try:
         behind.store.migrate()
@@ -55,7 +56,7 @@ def test_a_server_that_is_killed_and_restarted_ten_times_loses_nothing_that_its_
 
 @pytest.mark.slow  # nobody may be taken for dead in the seconds after a restart
 def test_a_restart_with_fifty_workers_makes_no_zombie() -> None:
-    server = RedisServer("--appendonly", "yes")
+    server = RedisServer("--appendonly", "yes", "--appendfsync", "always")
     try:
         with ExitStack() as stack:
             stores = [stack.enter_context(closing(RedisStore(server.url))) for _ in range(50)]
@@ -182,6 +183,7 @@ def test_claim_ids_refuse_the_attempts_of_a_forgotten_stretch(server: RedisServe
 
 
 def test_a_stale_replica_that_was_promoted_is_noticed(server: RedisServer) -> None:
+    server.set("repl-diskless-sync-delay", 0)
     replica = RedisServer("--replicaof", "127.0.0.1", str(server.port))
     address = Forwarder(server.port)
     try:
@@ -193,6 +195,7 @@ def test_a_stale_replica_that_was_promoted_is_noticed(server: RedisServer) -> No
                 primary.set("mine", 1)
                 assert primary.execute_command("WAIT", 1, 60_000) == 1
             watched.look("w")
+            assert client.exists("{holdfast}:meta")
             client.execute_command("REPLICAOF", "NO", "ONE")
             lost = add(store)
             store.beat("w", [])
@@ -215,6 +218,7 @@ def test_a_stale_replica_that_was_promoted_is_noticed(server: RedisServer) -> No
 
 def test_a_split_primary_stops_writes_when_replicas_are_required(server: RedisServer) -> None:
     """With min-replicas-to-write 1 a primary that is cut off acknowledges nothing after min-replicas-max-lag."""
+    server.set("repl-diskless-sync-delay", 0)
     replica = RedisServer("--replicaof", "127.0.0.1", str(server.port))
     try:
         with closing(RedisStore(server.url)) as store, closing(server.client()) as client:

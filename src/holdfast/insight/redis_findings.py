@@ -49,8 +49,8 @@ def _durability(found: RedisFacts) -> Finding:
     synced = "every write" if found.ack == "aof" or found.appendfsync == "always" else None
     if synced is None:
         evidence = f"appendonly is yes, appendfsync is {found.appendfsync or 'unknown'}"
-        fix = "if a power cut must lose nothing: add ack=aof to the store address, or set appendfsync always"
-        return Finding("ok", "Acknowledged jobs survive kill -9; a power cut may undo the last second", evidence, fix)
+        fix = "if a crash must lose nothing: add ack=aof to the store address, or set appendfsync always"
+        return Finding("ok", "Acknowledged jobs survive a restart; a crash may undo the last seconds", evidence, fix)
     return ok("Acknowledged jobs survive a power cut", f"{synced} is on the disk before it is acknowledged")
 
 

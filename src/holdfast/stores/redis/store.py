@@ -369,7 +369,10 @@ class RedisStore:
     # --------------------------------------------------------------------------- the operator's door
 
     def move(self, moves: Sequence[Move]) -> list[Reply]:
-        answers = committed(self._db, lambda work: keys.moved(work, moves)) if moves else []
+        answers: list[Reply] = []
+        for start in range(0, len(moves), AT_ONCE):
+            page = moves[start : start + AT_ONCE]
+            answers += committed(self._db, partial(keys.moved, moves=page))
         self.wake()
         return answers
 
