@@ -141,9 +141,11 @@ def test_a_viewer_sees_no_buttons(serve: Callable[..., Client], app: App) -> Non
         assert 'method="post"' not in page, path
 
 
-def test_an_id_of_any_characters_has_a_page(client: Client, app: App) -> None:
-    job = add(app.store, id="a b?#%&'\"é..")
-    [link] = re.findall(r'href="(/jobs/[^"?]+)"', client.get("/jobs", headers=HTML).text)
+@pytest.mark.parametrize("prefix", ["", "/ops/jobs"])
+@pytest.mark.parametrize("name", ["a b?#%&'\"é..", "orders/42", "a%2Fb", "../x", "/"])
+def test_an_id_of_any_characters_has_a_page(serve: Callable[..., Client], app: App, name: str, prefix: str) -> None:
+    client, job = serve(prefix=prefix), add(app.store, id=name)
+    [link] = re.findall(rf'href="({prefix}/jobs/[^"?]+)"', client.get(f"{prefix}/jobs", headers=HTML).text)
     assert client.get(link, headers=HTML).status_code == 200
     given = {"act": "cancel", "fence": job.fence}
     assert client.post(f"{link}/act", headers=HTML, data=given).status_code == 303

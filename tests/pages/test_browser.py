@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -13,6 +13,9 @@ from holdfast.app import App
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
 from holdfast.server.pages.table import PAGES
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.protocol import Store
+from holdfast.testing.faults import Fault, FaultyStore
 from tests.factory import add, row
 from tests.pages.browser.find import AXE
 from tests.pages.site import PREFIX, Site
@@ -134,6 +137,24 @@ def test_a_lost_connection_is_shown_and_found_again(app: App, visit: Callable[..
         page.unroute("**/pulse")
         expect(page.locator("#live-word")).to_have_text("Live", timeout=15_000)
         tab.wrong.clear()  # the browser notes each request that failed
+
+
+def test_a_page_keeps_what_it_shows_while_the_store_is_down(visit: Callable[..., Any]) -> None:
+    down: list[Fault] = []
+    with App("memory://") as app:
+        store = FaultyStore(MemoryStore(), lambda verb: down[0] if down else None)
+        app.opener = lambda: cast(Store, store)
+        add(cast(Store, store))
+        with Site(app) as site, visit(site.url) as tab:
+            page = tab.see("/")
+            expect(page.locator("#live-word")).to_have_text("Live")
+            down.append(Fault(error=True))
+            expect(page.locator("#live-word")).to_have_text("Store unreachable", timeout=15_000)
+            assert page.locator(".states a", has_text="ready").locator("b").inner_text() == "1"
+            assert "stale" in (page.locator("#live").get_attribute("class") or "")
+            down.clear()
+            expect(page.locator("#live-word")).to_have_text("Live", timeout=15_000)
+            tab.wrong.clear()  # the browser notes each request that failed
 
 
 def test_keys_open_pages_and_the_list_of_keys(app: App, world: World, visit: Callable[..., Any]) -> None:

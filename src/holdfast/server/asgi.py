@@ -13,6 +13,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from urllib.parse import unquote
 
 import msgspec
 
@@ -44,6 +45,7 @@ log = logging.getLogger("holdfast.server")
 FindUser = Callable[[Scope], User | Awaitable[User | None] | None]
 LARGE = 64 << 10  # bytes of a body that is decoded on a thread
 _REQUEST_ID = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_SLASH = "\0"  # stands for a slash that a client has encoded
 _ROUTER = Router((*ROUTES, *PAGE_ROUTES))
 
 
@@ -251,7 +253,8 @@ class Server:
             if path != prefix and not path.startswith(prefix + "/"):
                 raise Problem("not_found", f"this server answers below {prefix}/")
             path = path.removeprefix(prefix)
-        return _ROUTER.find(str(scope["method"]).upper(), path or "/")
+        route, parameters = _ROUTER.find(str(scope["method"]).upper(), path or "/")
+        return route, {name: value.replace(_SLASH, "/") for name, value in parameters.items()}
 
     async def _admit(
         self, scope: Scope, headers: dict[str, str], origin: Origin, route: Route
@@ -352,6 +355,10 @@ def _is_login(route: Route | None) -> bool:
 def _path_of(scope: Scope) -> str:
     """Return the path below the place where a host application has mounted the server."""
     path, root = str(scope["path"]), str(scope.get("root_path", ""))
+    raw = scope.get("raw_path") or b""
+    if b"%2f" in raw.lower():  # a slash in an id does not divide the path
+        parts = raw.partition(b"?")[0].decode("latin-1").split("/")
+        path = "/".join(unquote(part).replace("/", _SLASH) for part in parts)
     return path.removeprefix(root) if root and (path == root or path.startswith(root + "/")) else path
 
 
