@@ -19,6 +19,7 @@ from holdfast.server.pages import (
     style,
     workers,
     workflows,
+    zombies,
 )
 from holdfast.server.pages.page import Form, Page
 from holdfast.server.pages.pulse import pulse
@@ -31,6 +32,7 @@ SECTIONS: tuple[tuple[Page | Form, ...], ...] = (
     job.ROUTES,
     review.ROUTES,
     workflows.ROUTES,
+    zombies.ROUTES,
     errors.ROUTES,
     queues.ROUTES,
     schedules.ROUTES,
