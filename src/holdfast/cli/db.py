@@ -23,7 +23,6 @@ from holdfast.stores.protocol import Schema, Store, in_words
 from holdfast.stores.sqlite.backup import check_target
 from holdfast.stores.sqlite.store import SqliteStore
 
-_PAGE = 1000
 _ENDED = tuple(state.value for state in State if state in ENDED)
 
 
