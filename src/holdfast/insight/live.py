@@ -19,14 +19,13 @@ DETECTED_S = 3600.0
 RATE_S = 60.0  # the rates of a moving view are those of the last minute
 
 
-def live_view(store: Store, queues: Sequence[dict[str, Any]] | None = None) -> dict[str, Any]:
+def live_view(store: Store, known: Sequence[dict[str, Any]] | None = None) -> dict[str, Any]:
     """Show what moves: every queue, every worker, the leases with the least time left, and what was lost lately.
 
-    queues: the views of all queues, if the caller has them.
+    known: the views of all queues, if the caller has them.
     """
-    given = queues
     queues, workers, vanished, running, now, lost = together(
-        lambda: queue_views(store, window_s=RATE_S) if given is None else given,
+        lambda: queue_views(store, window_s=RATE_S) if known is None else known,
         store.workers,
         lambda: vanished_ids(store),
         lambda: store.find(Filter(states=(State.RUNNING,), limit=LEASES)),

@@ -52,20 +52,19 @@ class Trouble(msgspec.Struct, frozen=True):
 
 
 def status_view(
-    store: Store, window_s: float = HOUR_S, queues: Sequence[dict[str, Any]] | None = None
+    store: Store, window_s: float = HOUR_S, known: Sequence[dict[str, Any]] | None = None
 ) -> dict[str, Any]:
     """Show what is broken now, the worst first, with what changed in the last `window_s` seconds.
 
-    queues: the views of all queues, if the caller has them.
+    known: the views of all queues, if the caller has them.
     """
-    given = queues
 
     def since() -> float:
         return store.now().wall - window_s
 
     now, queues, workers, vanished, errors, lost, recent, asking, changes, *found = together(
         store.now,
-        lambda: queue_views(store) if given is None else given,
+        lambda: queue_views(store) if known is None else known,
         store.workers,
         lambda: vanished_ids(store),
         lambda: store.errors(since()),

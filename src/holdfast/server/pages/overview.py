@@ -36,7 +36,7 @@ def show(call: Call) -> Context | Answer:
     store = call.store
     queues = insight.queue_views(store)
     status, moving, schema = together(
-        lambda: insight.status_view(store, queues=queues), lambda: live_view(store, queues), store.schema
+        lambda: insight.status_view(store, known=queues), lambda: live_view(store, queues), store.schema
     )
     troubles = [{**each, "page": _page_of(call, each["command"])} for each in status["troubles"]]
     waiting = [queue for queue in moving["queues"] if queue["oldest_due_s"] is not None]
