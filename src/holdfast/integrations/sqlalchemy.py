@@ -6,11 +6,12 @@ can continue. A commit is refused: the writes would not be durable, and the code
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, NoReturn, TypeVar, overload
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -18,13 +19,16 @@ from sqlalchemy.dialects import registry
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.engine import ExceptionContext
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from holdfast.errors import HoldfastError, UsageError
+from holdfast.errors import HoldfastError, TransactionExpired, UsageError
 from holdfast.integrations.lent import kind_of
 
 S = TypeVar("S", bound=Session)
+AS = TypeVar("AS", bound=AsyncSession)
+TRANSACTION_MAX_S = 5.0
 
 _BEGIN = "SAVEPOINT holdfast_sqlalchemy"
 _UNDO = "ROLLBACK TO SAVEPOINT holdfast_sqlalchemy"
@@ -79,6 +83,27 @@ def connection(db: object) -> Iterator[Connection]:
         _begun.discard(db)  # from here on there is nothing to roll back
     finally:
         opened.close()
+
+
+@asynccontextmanager
+async def transaction(
+    sessions: async_sessionmaker[AS], *, transaction_max_s: float = TRANSACTION_MAX_S
+) -> AsyncIterator[AS]:
+    """Yield an async session in a transaction, which commits at the end, or rolls back after `transaction_max_s`.
+
+    For requests: a transaction of SQLite holds the only write lock of the file, and others wait for it. Raises
+    `TransactionExpired` when the time is over.
+    """
+    limit = asyncio.timeout(transaction_max_s)
+    try:
+        async with limit, sessions.begin() as opened:
+            yield opened
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise TransactionExpired(
+            f"the transaction was open for more than {transaction_max_s:g} s and was rolled back; keep it short"
+        ) from error
 
 
 def _refuse_commit(session: Session) -> None:

@@ -156,6 +156,8 @@ async def lend(given: object, work: Callable[[object], T]) -> T:
     """
     with _refusing(given):
         found = await _below_async(given)
+    if _comes_from(found, "aiosqlite"):
+        return await _in_its_thread(found, work)
     loop = asyncio.get_running_loop()
     loan = _Loan(found, loop) if _is_awaited(found) else None
     # Not a task: a loop that shuts down cancels all of them, and the thread would go on.
@@ -171,6 +173,40 @@ async def lend(given: object, work: Callable[[object], T]) -> T:
                 await asyncio.wait([working])
         if not working.cancelled() and working.exception() is None and loan is not None:
             loan.ended()
+        raise
+
+
+async def _in_its_thread(found: Any, work: Callable[[object], T]) -> T:
+    """Do the work in the thread of a connection of aiosqlite, which runs one call after the other.
+
+    If the caller is cancelled meanwhile, a savepoint takes the work back, and nobody uses the connection any more.
+    """
+    cancelled = threading.Event()
+
+    def inside(db: Any) -> T:
+        if not db.in_transaction:
+            db.execute("BEGIN IMMEDIATE")
+        db.execute("SAVEPOINT holdfast_enqueue")
+        try:
+            done = work(db)
+            if cancelled.is_set():
+                raise asyncio.CancelledError
+        except BaseException:
+            if db.in_transaction:
+                db.execute("ROLLBACK TO holdfast_enqueue")
+                db.execute("RELEASE holdfast_enqueue")
+            raise
+        db.execute("RELEASE holdfast_enqueue")
+        return done
+
+    working: asyncio.Future[T] = asyncio.ensure_future(found._execute(inside, found._conn))
+    try:
+        return await asyncio.shield(working)
+    except asyncio.CancelledError:
+        cancelled.set()
+        while not working.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait([working])
         raise
 
 

@@ -1,0 +1,150 @@
+"""FastAPI: the example project with its own tests, and enqueues in an async transaction on SQLite."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
+from sqlmodel.ext.asyncio.session import AsyncSession as ModelSession
+from starlette.applications import Starlette
+from starlette.requests import Request
+
+from holdfast import App, UsageError
+from holdfast.errors import TransactionExpired
+from holdfast.integrations.fastapi import get_app
+from holdfast.integrations.sqlalchemy import transaction
+
+SHOP = Path(__file__).resolve().parents[2] / "examples" / "fastapi_shop"
+
+
+@pytest.mark.slow  # it starts Python and workers
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_the_tests_of_the_fastapi_shop_pass(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    url = f"sqlite:///{tmp_path}/shop.db" if kind == "sqlite" else str(request.getfixturevalue("postgres"))
+    env = {**os.environ, "DATABASE_URL": url, "PYTHONPATH": str(SHOP)}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(SHOP)]
+    command += ["--rootdir", str(SHOP), "-c", os.devnull, "-p", "no:schemathesis"]
+    ran = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "5 passed" in ran.stdout
+
+
+class Async:
+    """An app on a file, and an async engine of SQLAlchemy on the same file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.app = App(f"sqlite:///{folder}/jobs.db")
+        self.engine: AsyncEngine = create_async_engine(f"sqlite+aiosqlite:///{folder}/jobs.db")
+        self.ship: Any = self.app.task(name="ship")(ship)
+        self.app.counts()
+
+    def run(self, test: Any) -> None:
+        async def main() -> None:
+            try:
+                await test()
+            finally:
+                await self.engine.dispose()
+
+        try:
+            asyncio.run(main())
+        finally:
+            self.app.close()
+
+
+def ship(number: int) -> None: ...
+
+
+@pytest.mark.parametrize("kind", ["session", "model", "connection"])
+@pytest.mark.parametrize("first", ["row", "job"])
+def test_an_async_transaction_on_sqlite_stores_the_row_and_the_job(tmp_path: Path, kind: str, first: str) -> None:
+    shop = Async(tmp_path)
+    sessions: Any = async_sessionmaker(shop.engine, class_=ModelSession) if kind == "model" else None
+    sessions = sessions or async_sessionmaker(shop.engine)
+
+    async def test() -> None:
+        async with shop.engine.begin() as db:
+            await db.execute(text("CREATE TABLE orders (id integer)"))
+        for number, ends in ((1, "commit"), (2, "rollback")):
+            opened: Any = shop.engine.connect() if kind == "connection" else sessions()
+            async with opened as db:
+                insert = text("INSERT INTO orders VALUES (:n)").bindparams(n=number)
+                plain = db if kind == "connection" else await db.connection()
+                if first == "row":
+                    await plain.execute(insert)
+                job = await shop.ship.using(connection=db).aenqueue(number)
+                if first == "job":
+                    await plain.execute(insert)
+                assert await shop.app.aio.find() == [] or ends == "rollback"
+                await getattr(db, ends)()
+            found = [each.id for each in await shop.app.aio.find()]
+            assert (job.id in found) == (ends == "commit")
+        async with shop.engine.begin() as db:
+            assert (await db.execute(text("SELECT id FROM orders"))).all() == [(1,)]
+
+    shop.run(test)
+
+
+def test_a_cancelled_enqueue_stores_nothing_and_the_transaction_goes_on(tmp_path: Path) -> None:
+    shop = Async(tmp_path)
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def test() -> None:
+        go, loop = threading.Event(), asyncio.get_running_loop()
+        add = shop.app.store.add
+
+        def slow(*arguments: Any, **named: Any) -> Any:
+            added = add(*arguments, **named)
+            loop.call_soon_threadsafe(begun.set)
+            go.wait(60)
+            return added
+
+        shop.app.store.add = slow  # type: ignore[method-assign]
+        async with async_sessionmaker(shop.engine).begin() as db:
+            enqueueing = asyncio.create_task(shop.ship.using(connection=db).aenqueue(1))
+            await begun.wait()
+            enqueueing.cancel()
+            loop.call_later(0.05, go.set)
+            with pytest.raises(asyncio.CancelledError):
+                await enqueueing
+            kept = await shop.ship.using(connection=db).aenqueue(2)
+        assert [job.id for job in await shop.app.aio.find()] == [kept.id]
+        end.set()
+
+    shop.run(test)
+    assert end.is_set()
+
+
+def test_a_transaction_of_a_request_ends_after_transaction_max_s(tmp_path: Path) -> None:
+    shop = Async(tmp_path)
+
+    async def test() -> None:
+        sessions = async_sessionmaker(shop.engine)
+
+        async def dawdle() -> None:
+            async with transaction(sessions, transaction_max_s=0.1) as db:
+                await shop.ship.using(connection=db).aenqueue(1)
+                await asyncio.Event().wait()
+
+        with pytest.raises(TransactionExpired, match=r"more than 0.1 s"):
+            await dawdle()
+        assert await shop.app.aio.find() == []
+        assert (await shop.ship.aenqueue(2)).refresh().state == "ready"  # the lock is free
+        with pytest.raises(TimeoutError):
+            async with transaction(sessions):
+                raise TimeoutError
+
+    shop.run(test)
+
+
+def test_a_forgotten_lifespan_is_named() -> None:
+    request = Request({"type": "http", "app": Starlette(), "headers": []})
+    with pytest.raises(UsageError, match=r"FastAPI\(lifespan=lifespan\(app\)\)"):
+        get_app(request)
