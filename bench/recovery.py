@@ -1,6 +1,6 @@
 """How soon does a job run again after kill -9?
 
-    python bench/recovery.py [rounds] [--store postgres [URL]] [--scene WORDS]
+    python bench/recovery.py [rounds] [--store postgres|redis [URL]] [--scene WORDS]
 
 Ten rounds of each scene by default, with real processes; exits non-zero when a median misses its bound. Without a URL
 a server is started for it, durable as it comes.
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.crash.recovery import BUSY_SCENES, SCENES
 from tests.crash.world import World, schema_of_its_own
-from tests.servers import PostgresServer
+from tests.servers import PostgresServer, RedisServer
 
 
 def main(rounds: int, kind: str, server: str, wanted: str) -> int:
@@ -29,7 +29,12 @@ def main(rounds: int, kind: str, server: str, wanted: str) -> int:
             continue
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            world = World(folder, url=stack.enter_context(schema_of_its_own(server, "recovery")) if server else "")
+            url = server
+            if kind == "postgres":
+                url = stack.enter_context(schema_of_its_own(server, "recovery"))
+            elif kind == "redis":
+                url = f"{server}?prefix=recovery{len(scene)}"
+            world = World(folder, url=url)
             stack.callback(world.close)
             figures = sorted(measure(world, rounds))
         median, bound_s = statistics.median(figures), bounds_s[kind]
@@ -49,7 +54,7 @@ def run() -> int:
     kind, *address = given.store
     if kind == "sqlite" or address:
         return main(given.rounds, kind, *(address or [""]), given.scene)
-    server = PostgresServer(settings=())
+    server = RedisServer("--appendonly", "yes") if kind == "redis" else PostgresServer(settings=())
     try:
         return main(given.rounds, kind, server.url, given.scene)
     finally:

@@ -1,9 +1,10 @@
-"""Jobs, 4 workers, and kill -9 at random.  python bench/storm.py [jobs] [kills] [seed] [--store postgres [URL]]
+"""Jobs, 4 workers, and kill -9 at random.  python bench/storm.py [jobs] [kills] [seed] [--store postgres|redis [URL]]
 
 5,000 jobs and 40 kills by default. With --minutes N it goes on for so long, and so many jobs are kept waiting. On
-PostgreSQL the server is killed too, unless its address was given, and every third job writes to a table of the user's
-inside ctx.transaction(). Every job must be done, by its newest attempt, once; every effect must be there once; nobody
-may be taken for dead who was not killed. Prints what was seen, and exits non-zero when a promise was broken.
+PostgreSQL and Redis the server is killed too, unless its address was given. On PostgreSQL every third job writes to a
+table of the user's inside ctx.transaction(). Every job must be done, by its newest attempt, once; every effect must be
+there once; nobody may be taken for dead who was not killed. Prints what was seen, and exits non-zero when a promise was
+broken.
 """
 
 import argparse
@@ -17,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.crash.storm import Plan, storm
 from tests.crash.world import schema_of_its_own
-from tests.servers import PostgresServer
+from tests.servers import PostgresServer, RedisServer
 
 
 def arguments() -> argparse.Namespace:
@@ -47,6 +48,13 @@ def main(given: argparse.Namespace) -> int:
                 stack.callback(server.close)
                 plan = replace(plan, server_share=0.15)
             url = stack.enter_context(schema_of_its_own(address[0] if server is None else server.url, "storm"))
+        elif kind == "redis":
+            plan = replace(plan, pause_s=(0.3, 2.0))
+            if not address:
+                server = RedisServer("--appendonly", "yes", "--appendfsync", "always")
+                stack.callback(server.close)
+                plan = replace(plan, server_share=0.15)
+            url = address[0] if server is None else server.url
         figures = storm(folder, plan, url, server)
     print("\n".join(figures.lines()))
     return 1 if figures.wrong else 0

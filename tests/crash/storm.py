@@ -19,7 +19,7 @@ from holdfast.errors import StoreError
 from holdfast.tasks import Draft
 from tests.crash.book import Book, Figures, check
 from tests.crash.world import Process, World, now, until
-from tests.servers import PostgresServer
+from tests.servers import PostgresServer, RedisServer
 
 GROUPS = ("ann", "bob")
 PROCESSES = 2
@@ -44,7 +44,7 @@ class Plan:
     lease_s: float = 30.0  # when the server dies soon after a worker, nothing but the lease shows that death
 
 
-def storm(folder: Path, plan: Plan, url: str = "", server: PostgresServer | None = None) -> Figures:
+def storm(folder: Path, plan: Plan, url: str = "", server: PostgresServer | RedisServer | None = None) -> Figures:
     """Run it and return what was seen; `wrong` is empty when every promise was kept."""
     world = World(folder, url=url)
     try:
@@ -123,7 +123,7 @@ class Executioner:
     """Kills children, whole groups and the server by the lot, and starts anew what nobody else would."""
 
     def __init__(
-        self, world: World, plan: Plan, lots: random.Random, book: Book, server: PostgresServer | None
+        self, world: World, plan: Plan, lots: random.Random, book: Book, server: PostgresServer | RedisServer | None
     ) -> None:
         self._world = world
         self._plan = plan
@@ -167,7 +167,7 @@ class Executioner:
             self._groups[number] = self._start(group.name)
             self._book.kills["groups"] += 1
 
-    def _strike_the_server(self, server: PostgresServer) -> None:
+    def _strike_the_server(self, server: PostgresServer | RedisServer) -> None:
         killed_at = now()
         server.stop(signal.SIGKILL)
         server.start()
