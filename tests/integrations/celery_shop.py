@@ -25,7 +25,7 @@ celery.conf.update(
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
 )
-guard = Guard(celery, os.environ["SHOP_STORE"], republish_s=30)
+guard = Guard(celery, os.environ["SHOP_STORE"], republish_s=30, lease_s=float(os.environ.get("SHOP_LEASE_S", "30")))
 app = App(os.environ["SHOP_STORE"])
 guard.attach(app)
 

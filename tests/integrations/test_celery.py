@@ -162,6 +162,29 @@ def test_a_keeper_that_is_killed_is_started_again(early: Scene) -> None:
     assert worker.wait(PATIENCE_S) == 0
 
 
+def test_a_frozen_child_that_wakes_up_ends_itself(tmp_path: Path, redis_server: RedisServer) -> None:
+    with scene(tmp_path, redis_server, late=True) as shop:
+        shop.env["SHOP_LEASE_S"] = "2"
+        shop.worker()
+        task_id = begin(shop, "retried", "z")
+        frozen = psutil.Process(shop.starts("z")[0])
+        frozen.suspend()
+        shop.worker()
+        shop.until(lambda: len(shop.starts("z")) == 2, "another worker does not take it over")
+        frozen.resume()
+        shop.until(lambda: not frozen.is_running() or frozen.status() == psutil.STATUS_ZOMBIE, "the zombie runs on")
+        shop.release("z")
+        shop.until(lambda: shop.state(task_id) == "done", "it does not end")
+        assert (len(shop.starts("z")), shop.ends("z")) == (2, 1)
+
+
+def test_a_task_that_is_revoked_while_it_runs_is_cancelled(early: Scene) -> None:
+    early.worker()
+    task_id = begin(early, "retried", "v")
+    early.client.control.revoke(task_id, terminate=True, signal="SIGKILL")
+    early.until(lambda: early.state(task_id) == "cancelled", "it is not cancelled")
+
+
 def test_a_guard_that_could_not_work_is_refused() -> None:
     from celery import Celery
 

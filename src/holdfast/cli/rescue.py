@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from holdfast.cli.arguments import overwrite
 from holdfast.cli.base import Group, acknowledge, complain, is_quiet, say, settings
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.leaving import stopped_by_signals
@@ -18,6 +19,7 @@ from holdfast.cli.types import Duration, Text, json_option, log_format_option
 from holdfast.clock import SystemClock
 from holdfast.core.durations import duration
 from holdfast.errors import UsageError
+from holdfast.stores.urls import masked_url
 
 if TYPE_CHECKING:
     from holdfast.rescue import Report
@@ -55,10 +57,24 @@ def rescue() -> None:
     """
 
 
+def _masked(ctx: click.Context, option: click.Parameter, url: str) -> str:
+    """Keep a password out of the list of processes, as `--db` does."""
+    if url != masked_url(url):
+        overwrite(url, masked_url(url))
+    return url
+
+
 def _options(command: F) -> F:
     for option in reversed(
         [
-            click.option("--url", required=True, metavar="URL", type=Text(), help="The database with the table."),
+            click.option(
+                "--url",
+                required=True,
+                metavar="URL",
+                type=Text(),
+                callback=_masked,
+                help="The database with the table.",
+            ),
             click.option(
                 "--map",
                 "path",
@@ -93,7 +109,7 @@ def _knowledge(command: F) -> F:
     holdfast rescue init --url postgresql://app@db/shop --table jobs --map m.toml
     """
 )
-@click.option("--url", required=True, metavar="URL", type=Text(), help="The database with the table.")
+@click.option("--url", required=True, metavar="URL", type=Text(), callback=_masked, help="The database with the table.")
 @click.option(
     "--table", required=True, metavar="NAME", type=Text(), help="The table; a dot divides it from its schema."
 )

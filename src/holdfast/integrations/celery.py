@@ -171,9 +171,9 @@ class Guard:
                 self._sessions = {pid: _Session(self)}  # one that a parent had belongs to the parent
             return self._sessions[pid]
 
-    def _revoked(self, request: Any = None, terminated: bool = False, **_: Any) -> None:
+    def _revoked(self, sender: Any = None, request: Any = None, terminated: bool = False, **_: Any) -> None:
         """Cancel the job of a task that was revoked while it ran: its killed process is not a crash."""
-        if request is not None and terminated and request.name in self.guarded:
+        if request is not None and terminated and getattr(sender, "name", sender) in self.guarded:
             try:
                 with App(self.url) as app:
                     app.cancel(request.id, by="celery", note="revoked")
