@@ -42,14 +42,16 @@ def test_leases_stand_by_the_time_that_is_left(client: Client, app: App) -> None
 
 def test_deaths_are_counted_by_detector_and_by_the_time_that_it_took(client: Client, app: App) -> None:
     job = start(app.store, task="media.encode", crashes_max=9)
-    settle(app.store, job, Lost("exit", "killed", autopsy={"silent_s": 0.2}))
+    settle(app.store, job, Lost("exit", "killed", autopsy={"seconds_since_beat": 0.2}))
     late = settlement(job, judge(Succeeded(), job, 0.0, chance=0.5))
     app.store.settle([late])
     job = again(app.store, row(app.store, job.id))
-    settle(app.store, job, Lost("expired", "no beat", autopsy={"silent_s": 31.0}))
+    settle(app.store, job, Lost("expired", "no beat", autopsy={"seconds_since_beat": 31.0}))
     page = read(client, "/zombies?window=hour")
     assert "lease expired" in page
     assert "came back" in page
+    assert re.findall(r'value="(\d+)" aria-label="Time to detect"', page) == [*"010000010"]
+    assert "median 31 s, worst 31 s" in page
     assert "50%" in page
     assert "Jobs that lose their worker again and again" in page
     assert client.get("/zombies?window=month", headers=HTML).status_code == 422
