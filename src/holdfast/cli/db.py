@@ -181,7 +181,9 @@ def backup(target: Path, as_json: bool) -> None:
 @by_option
 @json_option
 def copy(source_url: str | None, target_url: str, drain: bool, drain_within: float, by: str, as_json: bool) -> None:
-    """Copy a SQLite or PostgreSQL store into another one of either kind, to move a fleet.
+    """Copy a store into another one, to move a fleet.
+
+    Both may be on SQLite or on PostgreSQL.
 
     Jobs, their histories, steps, signals, keys, schedules, limits and counters are the same afterwards, with their
     fences. Jobs that run are lost attempts in the copy, at no cost: their workers must have stopped. The copy is
