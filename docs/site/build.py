@@ -77,7 +77,7 @@ def _with_generated(text: str) -> str:
 
 
 def _with_orphan(text: str, name: str) -> str:
-    listed = "/" not in name and name not in ("CHANGELOG.md", "CONTRIBUTING.md")
+    listed = "/" not in name and name not in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
     listed = listed or name in ("examples/README.md", "adr/README.md")
     return text if listed else f"---\norphan: true\n---\n\n{text}"
 
