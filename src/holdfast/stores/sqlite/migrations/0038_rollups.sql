@@ -1,4 +1,4 @@
--- works with: 37
+-- works with: 25
 -- Rollups: attempts that ended and jobs that arrived, by queue, for each minute, for each hour and for ever.
 
 -- A batch of settlements adds one row; the holder of the duty "rollups" folds them. Enqueueing writes nothing.
