@@ -225,6 +225,17 @@ def test_a_producer_that_adds_again_just_in_time_keeps_its_batch(store: Store, c
     assert store.batches.get(["b"])[0].closed_at is None
 
 
+def test_a_batch_is_abandoned_at_whatever_instant_somebody_added_to_it(store: Store, clock: FakeClock) -> None:
+    """An instant that loses a digit on its way would look like an addition since."""
+    for number in range(20):
+        clock.advance(0.1234567)
+        name = f"b{number}"
+        store.batches.open(Batch(id=name, then=None, abandon_s=1.0))
+        store.batches.add(name, [make_job()])
+        [seen] = store.batches.get([name])
+        assert store.batches.close(name, complete=False, unless_added_since=seen.added_at), seen.added_at
+
+
 def test_a_revived_job_holds_its_batch_open(store: Store) -> None:
     opened(store, jobs=1)
     store.batches.close("b", complete=True)

@@ -100,9 +100,9 @@ spec = excluded.spec,
     declared_at = excluded.declared_at
 
 -- fragment: batch_row
--- In the order of core/batches.py: Batch.
+-- In the order of core/batches.py: Batch. `added_at` with all its digits: it is compared with the row again.
 json_array(
-        id, then_job, abandon_s, created_at, added_at, closed_at, ended_at, complete, counts, EXISTS (
+        id, then_job, abandon_s, created_at, json(printf('%!.17g', added_at)), closed_at, ended_at, complete, counts, EXISTS (
             SELECT 1 FROM holdfast_job AS job
             WHERE job.batch = found.id AND job.state IN ('running', 'ready', 'waiting', 'held')
         )
