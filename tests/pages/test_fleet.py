@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.app import App
+from holdfast.by_name import publish
 from holdfast.testing import FakeClock
 from tests.factory import a_worker, add, enrol
 from tests.pages.test_pages import HTML, read
@@ -115,3 +116,20 @@ def test_a_token_of_some_queues_sees_their_workers_schedules_and_acts_and_may_or
         assert client.post("/schedules/fire", token=token, headers=HTML, data={"key": "at-mail"}).status_code == 303
     finally:
         client.close()
+
+
+def test_the_settings_show_tasks_to_all_readers_and_tokens_to_administrators(app: App) -> None:
+    app.task(name="charge", on_crash="hold")(lambda: None)
+    publish(app.store, app.tasks)
+    tokens = {role: add_token(app, f"the-{role}", role) for role in ("viewer", "admin")}
+    client = Client(app, peer=PEER)
+    try:
+        pages = {role: client.get("/settings", token=token, headers=HTML).text for role, token in tokens.items()}
+    finally:
+        client.close()
+    assert all("charge" in page and ">hold<" in page for page in pages.values())
+    assert {role: "the-admin" in page.partition("<main")[2] for role, page in pages.items()} == {
+        "viewer": False,
+        "admin": True,
+    }
+    assert not any(token in page for page in pages.values() for token in tokens.values())

@@ -16,6 +16,7 @@ from holdfast.server.pages import (
     queues,
     review,
     schedules,
+    settings,
     style,
     workers,
     workflows,
@@ -38,6 +39,7 @@ SECTIONS: tuple[tuple[Page | Form, ...], ...] = (
     schedules.ROUTES,
     workers.ROUTES,
     audit.ROUTES,
+    settings.ROUTES,
     login.ROUTES,
     style.ROUTES,
 )
