@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import click
+import psycopg
 import pytest
 
 import holdfast
@@ -160,6 +161,8 @@ def test_the_web_application_of_the_docs_serves_a_second_test_client(
 def test_the_web_application_of_the_docs_stores_order_and_job_together_on_postgresql(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, postgres: str
 ) -> None:
+    with psycopg.connect(postgres) as connection:  # an example project has tables of that name, too
+        connection.execute("DROP TABLE IF EXISTS orders CASCADE")
     monkeypatch.setenv("DATABASE_URL", postgres)
     monkeypatch.setitem(sys.modules, "fastapi", SimpleNamespace(FastAPI=Web))
     shop = documented("tasks.md", "shop", tmp_path, monkeypatch)

@@ -12,6 +12,7 @@ import click
 import click.testing
 import pytest
 
+from holdfast import store_acts
 from holdfast.clock import SystemClock
 from holdfast.core import acts
 from holdfast.core.acts import Move
@@ -244,7 +245,7 @@ def test_purge_and_prune_take_what_is_old_enough(run: Run, store: Store, clock: 
 
 
 def test_prune_goes_on_page_by_page(run: Run, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.cli.db._PAGE", 3)
+    monkeypatch.setattr(store_acts, "PURGE_PAGE", 3)
     for _ in range(7):
         job_in(store, State.DONE)
     assert run("db", "prune", "--older-than", "10s").stdout == "7 deleted\n"

@@ -142,4 +142,6 @@ def test_every_point_is_played_here() -> None:
     played |= {"prune.before", "fire.before", "fire.after"}  # in test_pruning.py and test_schedules.py
     played |= {"end_batch.before", "end_batch.after"}  # in test_batches.py
     played |= {"key.middle", "dependents.before"}  # in test_keys.py and test_dependencies.py
+    played |= {"copy.page", "copy.passed", "copy.settled"}  # in stores/test_copy.py
+    played |= {"rescue.middle", "effect.after"}  # in tests/rescue and in cli/test_torture.py
     assert played | OF_WORKFLOWS == set(POINTS)

@@ -20,6 +20,7 @@ from holdfast.core.records import Filter
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
 from holdfast.ids import new_id
 from tests.server.process import ServerProcess
+from tests.servers import free_port
 
 WORKERS = int(os.environ.get("HOLDFAST_TEST_WORKERS", "4"))
 PATIENCE_S = 60.0
@@ -30,12 +31,6 @@ def until(condition: Callable[[], object], what: str) -> None:
     while not condition():
         assert time.monotonic() < give_up_at, f"waited in vain: {what}"
         time.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 class Load:

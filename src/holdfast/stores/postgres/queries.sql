@@ -2338,7 +2338,7 @@ SELECT (
 
 -- name: fold_alone
 -- Two folds at once would each miss what the other one adds. It must be held before the next statement begins to read.
-SELECT pg_try_advisory_xact_lock(hashtextextended('{schema}', 4));
+SELECT pg_try_advisory_xact_lock(hashtextextended('{schema}', 5));
 
 -- name: fold
 WITH {allowed},
