@@ -32,6 +32,7 @@ def report_of(call: Process) -> list[int]:
 @on_every_store
 def test_four_calls_at_once_run_each_job_and_fire_each_instant_once(world: World) -> None:
     assert world.run("declares", ["-c", CALL, "30"]).wait() == 0
+    before = len(world.app.find(task="aquick", limit=1000))  # a slow start fires the first instants itself
     since = world.store.now().wall
     until(lambda: world.store.now().wall > since + 1.5, "an instant of each schedule is due")
     jobs = [world.tasks.quick.enqueue(0.01) for _ in range(60)]
@@ -40,8 +41,8 @@ def test_four_calls_at_once_run_each_job_and_fire_each_instant_once(world: World
     reports = [report_of(call) for call in calls]
     assert {(row.state, row.attempt, row.zombies) for row in (job.refresh().row for job in jobs)} == {("done", 1, 0)}
     fired = world.app.find(task="aquick", limit=1000)
-    assert len(fired) >= 30
-    assert sum(report[2] for report in reports) == len(fired)
+    assert len(fired) >= before + 30
+    assert sum(report[2] for report in reports) == len(fired) - before
     assert {job.row.attempt for job in fired} <= {0, 1}
 
 
