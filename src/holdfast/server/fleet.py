@@ -223,10 +223,11 @@ def limit(call: Call) -> dict[str, Any]:
 def workers(call: Call) -> dict[str, Any]:
     """List the workers, as `workers list --json` does."""
     views = insight.worker_views(call.store, gone=call.query.gone)
-    return {"items": [view for view in views if _serves(call, view["queues"])]}
+    return {"items": [view for view in views if serves(call, view["queues"])]}
 
 
-def _serves(call: Call, queues: list[str]) -> bool:
+def serves(call: Call, queues: list[str]) -> bool:
+    """Say whether a worker of these queues serves one that the user sees."""
     return call.user.queues is None or any(call.user.sees(queue) for queue in queues)
 
 
@@ -275,30 +276,31 @@ def schedules(call: Call) -> dict[str, Any]:
     return {"items": [view for view in insight.schedule_views(call.store) if call.user.sees(view["queue"])]}
 
 
-def _schedule(call: Call) -> Schedule:
-    for each in call.store.schedules():
-        if each.key == call.body.key and call.user.sees(each.job.queue):
+def schedule_of(call: Call) -> Schedule:
+    """Return the schedule that the body names, if it is in the scope of the user. Raises `NotFound`."""
+    for each in call.store.schedules([call.body.key]):
+        if call.user.sees(each.job.queue):
             return each
     raise NotFound(f"there is no schedule {call.body.key!r}")
 
 
 def pause_schedule(call: Call) -> dict[str, Any]:
     """Stop a schedule."""
-    found = _schedule(call)
+    found = schedule_of(call)
     pause_one(call.store, found.key, True, call.user.name, call.body.note)
     return {"key": found.key, "paused": True}
 
 
 def resume_schedule(call: Call) -> dict[str, Any]:
     """Fire a schedule again, from the next instant on."""
-    found = _schedule(call)
+    found = schedule_of(call)
     pause_one(call.store, found.key, False, call.user.name, call.body.note)
     return {"key": found.key, "paused": False}
 
 
 def fire(call: Call) -> Answer:
     """Enqueue the job of a schedule now."""
-    found = _schedule(call)
+    found = schedule_of(call)
     added = fire_schedule(call.store, found, new_job_id(SystemClock()), call.user.name, call.body.note)
     call.store.wake()
     return Answer({"id": added.id, "existed": added.existed}, 200 if added.existed else 201)
@@ -418,7 +420,7 @@ def queues_of(call: Call, job_ids: set[str]) -> dict[str, str]:
 def stats(call: Call) -> dict[str, Any]:
     """Count what waits and runs, by queue: `queues.NAME.ready` and `queues.NAME.oldest_due_s` are for autoscalers."""
     shown = [view for view in insight.queue_views(call.store) if call.user.sees(view["queue"])]
-    slots = sum(view["slots"] for view in insight.worker_views(call.store) if _serves(call, view["queues"]))
+    slots = sum(view["slots"] for view in insight.worker_views(call.store) if serves(call, view["queues"]))
     return {
         "slots": slots,
         "queues": {

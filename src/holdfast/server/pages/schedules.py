@@ -9,10 +9,10 @@ from msgspec import Meta, Struct
 
 from holdfast import insight
 from holdfast.clock import SystemClock
-from holdfast.core.records import Schedule
 from holdfast.errors import NotFound
 from holdfast.ids import new_job_id
 from holdfast.server.call import Call
+from holdfast.server.fleet import schedule_of
 from holdfast.server.pages.page import Context, Form, Page, note_of, see
 from holdfast.server.routes import Answer
 from holdfast.store_acts import fire_schedule, pause_schedule
@@ -78,24 +78,17 @@ def resume(call: Call) -> Answer:
 
 
 def _paused(call: Call, paused: bool) -> Answer:
-    found = _known(call)
+    found = schedule_of(call)
     pause_schedule(call.store, found.key, paused, call.user.name, note_of(call, call.body.note))
     return see(call, "/schedules/one", key=found.key, said="pause" if paused else "resume")
 
 
 def fire(call: Call) -> Answer:
     """Enqueue the job of a schedule now."""
-    found = _known(call)
+    found = schedule_of(call)
     fire_schedule(call.store, found, new_job_id(SystemClock()), call.user.name, note_of(call, call.body.note))
     call.store.wake()
     return see(call, "/schedules/one", key=found.key, said="fire")
-
-
-def _known(call: Call) -> Schedule:
-    for each in call.store.schedules([call.body.key]):
-        if call.user.sees(each.job.queue):
-            return each
-    raise NotFound(f"there is no schedule {call.body.key!r}")
 
 
 ROUTES = (

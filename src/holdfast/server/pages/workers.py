@@ -11,6 +11,7 @@ from holdfast import insight
 from holdfast.core.records import OrderAct
 from holdfast.errors import NotFound
 from holdfast.server.call import Call
+from holdfast.server.fleet import serves
 from holdfast.server.pages.page import Context, Form, Page, note_of, see
 from holdfast.server.routes import Answer
 from holdfast.worker_orders import order_workers, resume_workers
@@ -40,7 +41,7 @@ class Order(Struct):
 
 def show(call: Call) -> Context:
     """Show the workers that serve queues of this user, those in trouble first."""
-    views = [view for view in insight.worker_views(call.store, gone=call.query.gone) if _serves(call, view)]
+    views = [view for view in insight.worker_views(call.store, gone=call.query.gone) if serves(call, view["queues"])]
     living = [view for view in views if view["gone_at"] is None]
     gone = sorted((view for view in views if view["gone_at"] is not None), key=lambda view: view["gone_at"])
     living.sort(key=lambda view: (view["state"] in insight.BEATING, view["name"]))
@@ -50,7 +51,7 @@ def show(call: Call) -> Context:
 
 def show_one(call: Call) -> Context:
     """Show what workers of a name run, ended last and logged."""
-    reports = [each for each in insight.worker_reports(call.store, call.query.name) if _serves(call, each)]
+    reports = [each for each in insight.worker_reports(call.store, call.query.name) if serves(call, each["queues"])]
     if not reports:
         raise NotFound(f"there is no worker {call.query.name!r}")
     sees_all = call.user.queues is None
@@ -59,10 +60,6 @@ def show_one(call: Call) -> Context:
         "workers": [{**each, "log": each["log"] if sees_all else [], **_visible(call, each)} for each in reports],
         "acts": _acts(reports) if sees_all else (),
     }
-
-
-def _serves(call: Call, view: Mapping[str, Any]) -> bool:
-    return call.user.queues is None or any(call.user.sees(queue) for queue in view["queues"])
 
 
 def _visible(call: Call, report: Mapping[str, Any]) -> dict[str, Any]:
