@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import re
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from tests.mutants import Mutant, hand, in_place, python
+from tests.mutants.mutant import PACKAGE
 from tests.mutants.run import Result, Results
+
+FUNCTION = re.compile(r"CREATE (?:OR REPLACE )?FUNCTION \{schema\}\.(\w+)")
 
 SOURCE = '''
 class Door:
@@ -116,3 +122,19 @@ class Door:
     changed = "# another line\n" + source.replace("x > 1", "x >= 1").replace("7", "8").replace("key > 1", "not key > 1")
     in_place.replace_code(module, source, changed)
     assert (plain(1), door.number, door.locked([1, 2])) == (True, 8, [1])
+
+
+def test_no_mutant_changes_a_function_that_a_later_migration_replaces() -> None:
+    """It would change nothing."""
+    last: dict[str, str] = {}
+    for path in sorted((PACKAGE / "stores/postgres/migrations").glob("*.sql")):
+        last |= dict.fromkeys(FUNCTION.findall(path.read_text()), f"stores/postgres/migrations/{path.name}")
+    for area in hand.AREAS.glob("*.toml"):
+        entries = tomllib.loads(area.read_text())
+        for file in (name for name in entries if "/migrations/" in name):
+            for entry in entries[file]:
+                source, changed = (PACKAGE / file).read_text(), hand.mutate(file, entry)
+                same = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(source, changed, strict=False))
+                before = source[: len(list(same))].rpartition("\n$$;")[2]
+                functions = FUNCTION.findall(before)
+                assert not functions or last[functions[-1]] == file, entry["name"]

@@ -8,10 +8,10 @@ import pytest
 
 from holdfast.core.limits import Places, Setting, setting
 from holdfast.core.records import Job
-from holdfast.core.verdict import Failed, Released, Snoozed, Succeeded
+from holdfast.core.verdict import Failed, Outcome, Parked, Released, Snoozed, Succeeded
 from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
-from tests.factory import EXPIRED, add, claim, enrol, make_job, settle
+from tests.factory import EXPIRED, add, awaiting, claim, enrol, make_job, row, settle
 
 _claims = itertools.count(1)
 
@@ -42,14 +42,29 @@ def test_no_more_than_the_limit_run_at_once(store: Store) -> None:
     assert store.places("default") == Places(3, 0)
 
 
-@pytest.mark.parametrize("outcome", [Succeeded(), Failed("no"), Snoozed(5.0), Released(True, "stopping"), EXPIRED])
-def test_every_ending_gives_the_place_back_in_its_own_commit(store: Store, outcome: object) -> None:
-    store.limit("default", setting(limit=1))
-    ids = fill(store, 3)
+@pytest.mark.parametrize(
+    ("outcome", "state"),
+    [
+        (Succeeded(), "done"),
+        (Failed("no"), "ready"),
+        (Snoozed(5.0), "ready"),
+        (Released(True, "stopping"), "ready"),
+        (EXPIRED, "ready"),
+        (EXPIRED, "held"),
+        (Failed("no"), "dead"),
+        (Parked("for a signal", awaits=awaiting("signal:go")), "waiting"),
+    ],
+)
+def test_every_ending_gives_the_place_back_in_its_own_commit(store: Store, outcome: Outcome, state: str) -> None:
+    store.limit("default", setting(limit=1, group_limit=1))
+    policies = {"held": {"on_crash": "hold"}, "dead": {"attempts_max": 1}, "waiting": {"workflow": True}}
+    ids = fill(store, 3, group="a", **policies.get(state, {}))
     worker = enrol(store)
     [job] = taken(store, worker)
-    assert settle(store, job, outcome) is Reply.ACCEPTED  # type: ignore[arg-type]
-    assert store.places("default").queue == 0
+    assert store.places("default", "a") == Places(1, 1)
+    assert settle(store, job, outcome) is Reply.ACCEPTED
+    assert store.places("default", "a") == Places(0, 0)
+    assert row(store, job.id).state == state
     [following] = taken(store, worker)
     assert following.id in ids
 

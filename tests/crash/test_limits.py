@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -56,6 +57,7 @@ class Claimers:
         self._command = [sys.executable, "-m", "tests.crash.limits_claimer", url]
         self._batch, self._kept_s = str(batch), str(kept_s)
         self._report = folder / "report"
+        self.died: Counter[str] = Counter()  # what the killed ones had reported last: `settled` dies in its next claim
         self._processes = [self._start(number) for number in range(many)]
         for process in self._processes:
             assert process.stdout is not None
@@ -77,6 +79,9 @@ class Claimers:
     def kill(self, number: int) -> None:
         self._processes[number].kill()
         self._processes[number].communicate()
+        path = Path(f"{self._report}.{number}")
+        lines = path.read_text().rpartition("\n")[0].splitlines() if path.exists() else []
+        self.died[lines[-1].split()[0] if lines else "settled"] += 1
         self._processes[number] = self._start(number)
 
     def end(self) -> list[tuple[int, int, int]]:
@@ -133,7 +138,9 @@ def test_a_limit_is_exact_while_claimers_are_killed(
     assert store.places("q").queue == 0
     assert max(queue for queue, _, _ in seen) == most
     assert group_most is None or max(group for _, group, _ in seen) == group_most
+    assert not LONG or len(claimers.died) > 1  # in a claim, after it, in front of the settle
     print(f"limit {most}, group limit {group_most}: {len(seen)} looks, {killed} kills, {jobs} jobs, none above")
+    print(f"what the killed claimers had reported last: {dict(claimers.died)}")
 
 
 @pytest.fixture
@@ -199,7 +206,7 @@ def test_a_stopped_claimer_gives_its_place_up_once_and_is_refused_when_it_goes_o
     running.append(Claimers(url, tmp_path, 1, many=2, kept_s=0.2))
     claimers, clock = running[0], SystemClock()
     reaper = Reaper(store, clock)
-    frozen = 0
+    frozen, worst = 0, float("-inf")
     for turn in range(4 * STOPS):
         if frozen == STOPS:
             break
@@ -216,16 +223,19 @@ def test_a_stopped_claimer_gives_its_place_up_once_and_is_refused_when_it_goes_o
         stopped_at = clock.lease()
         frozen += 1
         had = len(claimers.lines(1 - number, "holds"))
+        lease_ends_at = stopped_at + 1.5  # at the latest
         while len(claimers.lines(1 - number, "holds")) == had and clock.lease() < stopped_at + 60:
             reaper.once()
             assert store.places("q").queue <= 1
             time.sleep(0.02)
         assert len(claimers.lines(1 - number, "holds")) > had
+        worst = max(worst, clock.lease() - lease_ends_at)
         claimers.send(number, signal.SIGCONT)
         until_settled(claimers, number, mine, reaper, store)
         assert [line[2] for line in claimers.lines(number, "settled") if line[:2] == mine] == ["refused"]
     assert frozen
     print(f"limit 1: {frozen} claimers stopped with the place, every one refused, never two at once")
+    print(f"the other one started {worst:.2f} s after the end of the lease, at most")
 
 
 def until_settled(claimers: Claimers, number: int, mine: list[str], reaper: Reaper, store: Store) -> None:

@@ -182,7 +182,8 @@ def test_the_driver_keeps_in_mind_what_runs_all_the_time(full: PostgresStore, qu
     assert len(full._hot[query]) <= MAX_CACHED_STATEMENT_LENGTH
 
 
-def test_a_claim_by_turns_leaps_over_the_jobs_of_full_groups(server: PostgresServer) -> None:
+@pytest.mark.parametrize("why", ["full", "paused", "later"])
+def test_a_claim_by_turns_leaps_over_the_jobs_of_groups_that_may_not_start(server: PostgresServer, why: str) -> None:
     """It reads no more rows of the job table with thousands of jobs before the open group than with few."""
     store = PostgresStore(f"{server.url}?schema=plans_turns")
     store.migrate()
@@ -190,8 +191,13 @@ def test_a_claim_by_turns_leaps_over_the_jobs_of_full_groups(server: PostgresSer
     try:
         worker = enrol(store)
         store.limit("default", setting(group_limit=1))
-        store.add([make_job(group=f"g{n % 20:02}") for n in range(20_000)] + [make_job(group="z")])
-        assert len(store.claim(worker, "fill", ["default"], ["t"], 20)) == 20
+        delay_s = 3600.0 if why == "later" else 0.0
+        store.add([make_job(group=f"g{n % 20:02}", delay_s=delay_s) for n in range(20_000)] + [make_job(group="z")])
+        for number in range(20):
+            if why == "paused":
+                store.pause("default", True, group=f"g{number:02}")
+        if why == "full":
+            assert len(store.claim(worker, "fill", ["default"], ["t"], 20)) == 20
         values = {"queue": "default", "wanted": 5, "cursors": "{}", "probes": 1000, "spare": 100, "row_locked": False}
         values |= {"worker": worker, "claim_id": "c", "tasks": ["t"], "started": True, "first": True, "try": 0}
         with store._hot._open_pool().connection() as db, db.transaction():

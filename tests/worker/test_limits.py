@@ -1,5 +1,6 @@
 """Limits as workers meet them: declared by the app, kept by a real worker, ghosts settled, reasons shown."""
 
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ from holdfast.core.limits import Limits, Rate, setting
 from holdfast.insight.explain import explain
 from tests.cli.conftest import shown_choices
 from tests.factory import claim, enrol, row
-from tests.worker.house import House
+from tests.worker.house import House, on_every_store, until
 
 
 @pytest.fixture
@@ -74,6 +75,25 @@ def test_a_worker_without_a_reaper_settles_the_lost_attempt_whose_place_it_needs
     assert [job.result(60) for job in jobs] == [None, None]
     assert (house.row(lost.id).attempt, house.row(lost.id).crashes) == (2, 1)
     assert house.kinds(lost.id) == ["zombie", "succeeded"]
+
+
+@on_every_store
+def test_a_worker_takes_no_more_places_of_a_limited_queue_than_it_has_slots(house: House) -> None:
+    goes_on = threading.Event()
+    task = house.app.task(name="t")(lambda: goes_on.wait(60))
+    house.app.queue("default", limit=10)
+    house.app.enqueue_many([task.job() for _ in range(30)])
+    try:
+        with house.app.worker(slots=2, name="one"):
+            until(lambda: house.store.real.places("default").queue == 2)
+            with house.app.worker(slots=2, name="two"):
+                until(lambda: house.store.real.places("default").queue == 4)
+                pause(0.3)  # a claim ahead would come now
+                assert house.store.real.counts()["default"] == {"running": 4, "ready": 26}
+                goes_on.set()
+                until(lambda: house.store.real.counts()["default"] == {"done": 30})
+    finally:
+        goes_on.set()
 
 
 def test_jobs_show_names_the_limit_that_a_job_waits_for(app: App) -> None:
