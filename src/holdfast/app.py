@@ -461,9 +461,9 @@ class App:
     def enqueue_many(self, drafts: Iterable[Draft[R]]) -> list[Job[R]]:
         """Store many jobs, made by `task.job(…)`, and return them in order once they are durable.
 
-        A thousand share one transaction and are stored all or none. If the store fails on the way, the error says how
-        many are stored, and has their ids in `stored_ids`. Call it again with the same drafts: what is stored already
-        is found again, not doubled.
+        A thousand share one transaction, on Redis 50, and are stored all or none. If the store fails on the way, the
+        error says how many are stored, and has their ids in `stored_ids`. Call it again with the same drafts: what is
+        stored already is found again, not doubled.
         """
         wanted = list(drafts)
         for draft in wanted:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from holdfast.core.records import NewJob
 from holdfast.dependents import looked_up
 from holdfast.errors import StoreError, UsageError
-from holdfast.stores.protocol import Added
+from holdfast.stores.protocol import Added, Store
 from holdfast.tasks import Draft
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def store_many(app: App, jobs: Sequence[NewJob], connection: Any = None) -> list
     if connection is not None:
         return app.store.add(jobs, connection)
     stored: list[Added] = []
-    for chunk in _chunks(jobs):
+    for chunk in _chunks(jobs, at_once(app.store)):
         try:
             stored += app.store.add(chunk)
         except StoreError as error:
@@ -150,6 +150,11 @@ def check_draft(app: App, draft: object) -> None:
         raise UsageError(f"{draft!r} is not a job of this app; make it with task.job(…)")
 
 
+def at_once(store: Store) -> int:
+    """Return how many jobs of a call share a transaction: fewer on a store with a bound."""
+    return ADD_AT_ONCE if store.add_most is None else min(ADD_AT_ONCE, store.add_at_once)
+
+
 def first_chunk(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
     """Return the first jobs, as many as a store can take in one short transaction: other writers wait for its end."""
     characters = 0
@@ -160,9 +165,9 @@ def first_chunk(jobs: Sequence[NewJob]) -> Sequence[NewJob]:
     return jobs[:ADD_AT_ONCE]
 
 
-def _chunks(jobs: Sequence[NewJob]) -> Iterator[Sequence[NewJob]]:
+def _chunks(jobs: Sequence[NewJob], most: int) -> Iterator[Sequence[NewJob]]:
     first = 0
     while first < len(jobs):
-        chunk = first_chunk(jobs[first : first + ADD_AT_ONCE])
+        chunk = first_chunk(jobs[first : first + most])
         yield chunk
         first += len(chunk)

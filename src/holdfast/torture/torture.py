@@ -21,6 +21,7 @@ from holdfast.app import App
 from holdfast.clock import Clock, pause
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job, NewJob
+from holdfast.enqueueing import store_many
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.ids import chance, new_job_id
 from holdfast.tasks import Task
@@ -155,7 +156,7 @@ class Torture:
             drafts.append(msgspec.structs.replace(new, id=job_id, key=None, key_rule=None, policy=policy))
             made[job_id] = number
             self._calls[job_id] = TorturedJob(job_id, task.name, call.args, call.kwargs)
-        self._app.store.add(drafts)
+        store_many(self._app, drafts)
         return made
 
     @contextmanager

@@ -14,7 +14,7 @@ from holdfast.failpoints import point
 from holdfast.stores.protocol import Added
 from holdfast.stores.redis.connection import Connections
 from holdfast.stores.redis.rows import NUL
-from holdfast.stores.redis.work import AT_ONCE, Work, committed, decode, pairs, read_rows
+from holdfast.stores.redis.work import AT_ONCE, Work, check_size, committed, decode, pairs, read_rows
 
 BATCHES, NAMES, OPEN, OPENED = "batches", "batch_names", "batches_open", "batches_opened"
 
@@ -34,6 +34,8 @@ class RedisBatches:
         return self.get([batch.id])[0]
 
     def add(self, batch_id: str, jobs: Sequence[NewJob]) -> list[Added] | None:
+        check_size(len(jobs), "one call adds to a batch")
+
         def add(work: Work) -> list[Added] | None:
             batch = work.field(BATCHES, batch_id, Batch)
             if batch is None or batch.closed_at is not None:

@@ -18,6 +18,8 @@ from holdfast.stores.redis.figures import scored
 from holdfast.stores.redis.rows import NUL, Stored
 from holdfast.stores.redis.work import AT_ONCE, decode, event_of, pairs, read_rows
 
+SAME_MAX = 1000  # how many jobs with the same score are put into the order in which they came
+
 
 class Reader:
     """Reads what is stored, and changes nothing."""
@@ -66,7 +68,7 @@ class Reader:
         if not found:
             return []
         last = found[-1][1]
-        same = self._db.ask(("ZRANGE", key, last, last, "BYSCORE"))[0]
+        same = self._db.ask(("ZRANGE", key, last, last, "BYSCORE", "LIMIT", 0, skip + limit + SAME_MAX))[0]
         scores = {member.decode(): float(score) for member, score in [*found, *((each, last) for each in same)]}
         known = {each.job.id: each for each in self.stored(list(scores))}
         places = {name: known[name].seq if name in known else 0 for name in scores}

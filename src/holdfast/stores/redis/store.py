@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -75,7 +75,9 @@ from holdfast.stores.redis.rows import NUL
 from holdfast.stores.redis.tokens import RedisTokens
 from holdfast.stores.redis.work import (
     AT_ONCE,
+    ONE_PIECE_MOST,
     Work,
+    check_size,
     committed,
     decode,
     pairs,
@@ -84,6 +86,8 @@ from holdfast.stores.wakeups import Wakeups
 
 log = logging.getLogger("holdfast.stores")
 
+T = TypeVar("T")
+R = TypeVar("R")
 SCHEMA = 1
 UNSERVED_MAX = 1000  # how many jobs `unserved` counts before it stops
 DUE_WAITS_MAX = 1000  # how many jobs `due_waits` looks at
@@ -107,6 +111,7 @@ class RedisStore:
     is_served = False
     hints_of_work = False
     add_at_once = AT_ONCE
+    add_most: int | None = ONE_PIECE_MOST
 
     def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True) -> None:
         options = Options.parse(url)
@@ -144,6 +149,7 @@ class RedisStore:
             raise StoreUnsupported(_NO_CONNECTION)
         if not jobs:
             return []
+        check_size(len(jobs), "one call stores")
         point("add.before")
         try:
             if has_keyed(jobs):
@@ -369,12 +375,14 @@ class RedisStore:
     # --------------------------------------------------------------------------- the operator's door
 
     def move(self, moves: Sequence[Move]) -> list[Reply]:
-        answers: list[Reply] = []
-        for start in range(0, len(moves), AT_ONCE):
-            page = moves[start : start + AT_ONCE]
-            answers += committed(self._db, partial(keys.moved, moves=page))
+        answers = self._in_pages(moves, lambda page, work: keys.moved(work, page))
         self.wake()
         return answers
+
+    def _in_pages(self, wanted: Sequence[T], act: Callable[[Sequence[T], Work], list[R]]) -> list[R]:
+        """Act on a few of these in each commit, and return the answers in their order."""
+        pages = (wanted[start : start + AT_ONCE] for start in range(0, len(wanted), AT_ONCE))
+        return [answer for page in pages for answer in committed(self._db, partial(act, page))]
 
     def pause(
         self,
@@ -405,6 +413,8 @@ class RedisStore:
         def set_queue(work: Work) -> None:
             before = work.field("queues", name, Queue) or Queue(name=name)
             after = change(before)
+            if len(after.paused_groups) > len(before.paused_groups):
+                check_size(len(after.paused_groups), f"queue {name} has", "paused groups")
             work.set("queues", name, after)
             held = after.limits
             known = [
@@ -456,7 +466,7 @@ class RedisStore:
         return page[-1] if page else None
 
     def delete(self, jobs: Sequence[Seen], act: NewEvent | None = None) -> list[Reply]:
-        def delete(work: Work) -> list[Reply]:
+        def delete(jobs: Sequence[Seen], work: Work) -> list[Reply]:
             work.load(seen.job_id for seen in jobs)
             answers = []
             for seen in jobs:
@@ -470,7 +480,7 @@ class RedisStore:
                 work.event("", audit.about_jobs(act, gone), 0, None)
             return answers
 
-        return committed(self._db, delete)
+        return self._in_pages(jobs, delete)
 
     def note_act(self, act: NewEvent) -> None:
         committed(self._db, lambda work: work.event("", act, 0, None))
@@ -483,17 +493,20 @@ class RedisStore:
     # ------------------------------------------------------------------------------------- schedules
 
     def declare(self, schedules: Sequence[Schedule], again: bool = False) -> None:
-        def declare(work: Work) -> None:
+        def declare(schedules: Sequence[Schedule], work: Work) -> list[None]:
+            work.fields("schedules", [new.key for new in schedules])
             for new in schedules:
                 there = work.field("schedules", new.key, Schedule)
                 merged = transitions.merge_schedule(there, new, work.now.wall, again)
                 if merged != there:
                     work.set("schedules", new.key, merged)
+            return []
 
-        committed(self._db, declare)
+        self._in_pages(schedules, declare)
 
     def schedule(self, schedules: Sequence[Schedule]) -> list[Reply]:
-        def keep(work: Work) -> list[Reply]:
+        def keep(schedules: Sequence[Schedule], work: Work) -> list[Reply]:
+            work.fields("schedules", [new.key for new in schedules])
             answers = []
             for new in schedules:
                 kept = transitions.keep_schedule(work.field("schedules", new.key, Schedule), new, work.now.wall)
@@ -502,7 +515,7 @@ class RedisStore:
                 answers.append(Reply.REFUSED if kept is None else Reply.ACCEPTED)
             return answers
 
-        return committed(self._db, keep)
+        return self._in_pages(schedules, keep)
 
     def schedules(self, keys: Sequence[str] | None = None) -> list[Schedule]:
         found = self._read.table("schedules", Schedule, keys)
@@ -546,12 +559,14 @@ class RedisStore:
     # ------------------------------------------------------------------------------- published tasks
 
     def publish(self, tasks: Sequence[PublishedTask]) -> None:
-        def publish(work: Work) -> None:
+        def publish(tasks: Sequence[PublishedTask], work: Work) -> list[None]:
+            work.fields("published", [task.name for task in tasks])
             for task in tasks:
                 if not task.is_same(work.field("published", task.name, PublishedTask)):
                     work.set("published", task.name, replace(task, published_at=work.now.wall))
+            return []
 
-        committed(self._db, publish)
+        self._in_pages(tasks, publish)
 
     def published(self, names: Sequence[str] | None = None) -> list[PublishedTask]:
         found = self._read.table("published", PublishedTask, names)
@@ -789,6 +804,8 @@ class RedisStore:
     def record(self, records: Sequence[Record]) -> list[Reply]:
         if not records:
             return []
+        for each in records:
+            check_size(len(each.jobs) + len(each.steps) + len(each.sent), "one step of a workflow writes")
         point("record.before")
         answers = [committed(self._db, partial(acts.record, record)) for record in records]
         point("record.after")

@@ -20,7 +20,7 @@ from holdfast.core.records import Duty, Event, Job, Lease, Moment, NewEvent, New
 from holdfast.core.row_text import ANSWER, Awaited
 from holdfast.core.settlement import Settlement, stale_report
 from holdfast.core.verdict import Verdict
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.stores.protocol import Added, duty_lost
 from holdfast.stores.redis import rows
 from holdfast.stores.redis.connection import Connections
@@ -28,10 +28,20 @@ from holdfast.stores.redis.rows import NUL, Stored
 
 T = TypeVar("T")
 TRIES = 200  # each try that fails means that another program has committed
-AT_ONCE = 50  # rows in one command
+AT_ONCE = 50  # rows in one script,
+ONE_PIECE_MOST = 700  # and in one that must be one piece: others wait while it runs
 
 encode = msgspec.json.Encoder().encode
 _decode_event = msgspec.json.Decoder(list[Any])
+
+
+def check_size(number: int, what: str, of: str = "jobs") -> None:
+    """Refuse what is too much for one script."""
+    if number > ONE_PIECE_MOST:
+        raise UsageError(
+            f"{what} {number:,} {of}, and on Redis at most {ONE_PIECE_MOST}: other programs wait while a script runs. "
+            "Nothing was changed"
+        )
 
 
 class Entry(msgspec.Struct, frozen=True):

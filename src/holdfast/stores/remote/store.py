@@ -50,7 +50,8 @@ class RemoteStore:
     row_locks = True
     hints_of_work = True
     is_served = True
-    add_at_once = 1_000
+    add_at_once = 500
+    add_most: int | None = 700  # as the server's store may have it
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self.url = url

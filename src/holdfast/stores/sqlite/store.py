@@ -95,6 +95,7 @@ class SqliteStore:
     row_locks = False
     hints_of_work = is_served = False
     add_at_once = 200
+    add_most: int | None = None
     connections_made = 0
 
     def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True) -> None:
