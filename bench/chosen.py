@@ -21,9 +21,9 @@ from ground import home
 from stores import PostgresBed
 
 from holdfast import insight
+from holdfast.acts.mass import MassAct, list_for
 from holdfast.clock import SystemClock
 from holdfast.insight import Selection
-from holdfast.mass_acts import MassAct, list_for
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore

@@ -24,8 +24,8 @@ from holdfast.core.records import Filter, Job, Worker
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Succeeded, judge
 from holdfast.ids import new_id
-from holdfast.reaper import Reaper
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.upkeep.reaper import Reaper
 
 TASK = "tasks.async_noop"
 HELD, OVERDUE, RARE = 500, 1_000, 200

@@ -209,7 +209,7 @@ class Bench:
 
 
 def _draft(app: App) -> object:
-    from holdfast.by_name import draft_by_name
+    from holdfast.enqueueing.by_name import draft_by_name
 
     return draft_by_name(app, "noop", {}, {"queue": "bench", "on_crash": "retry"})
 

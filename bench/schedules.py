@@ -11,8 +11,8 @@ import time
 from holdfast import All, App
 from holdfast.clock import SystemClock
 from holdfast.core.schedule import Missed
-from holdfast.scheduler import Scheduler, schedule_of
 from holdfast.testing import FakeClock
+from holdfast.upkeep.scheduler import Scheduler, schedule_of
 
 AT_ONCE = 1000
 

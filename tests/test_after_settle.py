@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.after_settle import AfterSettle
 from holdfast.clock import SystemClock
 from holdfast.stores.protocol import Store
+from holdfast.upkeep.after_settle import AfterSettle
 
 WAIT_S = 60.0
 

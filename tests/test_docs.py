@@ -34,8 +34,8 @@ from holdfast.cli.exit_codes import Exit
 from holdfast.cli.main import cli
 from holdfast.core import records
 from holdfast.core.records import EventKind
-from holdfast.hooks import HookKind
 from holdfast.integrations.django.management.commands.holdfast import with_app
+from holdfast.runtime.hooks import HookKind
 from holdfast.stores.protocol import Store
 from holdfast.tasks import Sender, Task, TaskOptions
 from holdfast.worker.context import Context

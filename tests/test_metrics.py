@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from holdfast.errors import StoreTimeout, StoreUnavailable
-from holdfast.hooks import Hooks
-from holdfast.metrics import METRICS, OTHER, MeasuredStore, Registry, Series, render, watch_duties
+from holdfast.runtime.hooks import Hooks
+from holdfast.runtime.metrics import METRICS, OTHER, MeasuredStore, Registry, Series, render, watch_duties
 from holdfast.stores.memory.store import MemoryStore
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import BEFORE, FaultyStore, scripted

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, UsageError, pruner
+from holdfast import App, UsageError
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
 from holdfast.core.retention import Age, Retention
-from holdfast.hooks import Hooks
-from holdfast.pruner import REST, REST_MIN_S, Pruner
+from holdfast.runtime.hooks import Hooks
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import BEFORE, FaultyStore, scripted
+from holdfast.upkeep import pruner
+from holdfast.upkeep.pruner import REST, REST_MIN_S, Pruner
 from tests.factory import job_in
 from tests.test_reaper_service import Heard, Played, until
 

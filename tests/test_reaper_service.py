@@ -11,17 +11,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, UsageError, reaper_service
+from holdfast import App, UsageError
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
 from holdfast.core.records import Duty, Worker
 from holdfast.core.recovery import PROOF_S, RENEW_S, SECOND_LOOK_S
-from holdfast.duties import DutyHolder, Election
 from holdfast.errors import DutyLost, StoreUnavailable
-from holdfast.hooks import Hooks
-from holdfast.reaper import Reaper
+from holdfast.runtime.duties import DutyHolder, Election
+from holdfast.runtime.hooks import Hooks
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
+from holdfast.upkeep import reaper_service
+from holdfast.upkeep.reaper import Reaper
 from tests.factory import enrol, picture, row, start
 
 TTL_S = 3.0

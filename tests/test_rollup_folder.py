@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, rollup_folder
+from holdfast import App
 from holdfast.core.rollups import EVER, MINUTE
 from holdfast.core.verdict import Succeeded
-from holdfast.hooks import Hooks
-from holdfast.rollup_folder import DUTY, RollupFolder
+from holdfast.runtime.hooks import Hooks
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
+from holdfast.upkeep import rollup_folder
+from holdfast.upkeep.rollup_folder import DUTY, RollupFolder
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.tick import tick
 from tests.factory import add, settle, start

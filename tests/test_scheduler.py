@@ -17,11 +17,11 @@ from holdfast.core.schedule import next_instant
 from holdfast.core.transitions import DECLARED_S, is_declared
 from holdfast.errors import DutyLost, PayloadError, Refused, UsageError
 from holdfast.ids import fired_job_id
-from holdfast.scheduler import DECLARE_S, DUTY, LOCKED_S, LOOK_S, STANDBY_S, TTL_S, Scheduler
 from holdfast.stores.memory.store import MemoryStore
 from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import AFTER, BEFORE, FaultyStore, scripted
+from holdfast.upkeep.scheduler import DECLARE_S, DUTY, LOCKED_S, LOOK_S, STANDBY_S, TTL_S, Scheduler
 from tests.factory import delete, picture
 from tests.timing import assert_within
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.clock import Clock
 from holdfast.errors import DutyLost, FileReplaced, StoreUnavailable
-from holdfast.service import Service
+from holdfast.runtime.service import Service
 from holdfast.testing import FakeClock
 
 LOG = logging.getLogger("holdfast.test")

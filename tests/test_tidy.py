@@ -38,16 +38,16 @@ def test_no_room_imports_itself_through_others() -> None:
 
 
 def test_a_circle_of_imports_is_found() -> None:
-    one = {"worker/a.py": "from holdfast.workflow import b", "workflow/b.py": "from holdfast import hooks"}
+    one = {"worker/a.py": "from holdfast.workflow import b", "workflow/b.py": "from holdfast.runtime import hooks"}
     assert circle(one) is None
-    through = circle({**one, "hooks.py": "from holdfast.worker.a import c"})
+    through = circle({**one, "runtime/hooks.py": "from holdfast.worker.a import c"})
     assert through is not None
-    assert set(through) == {"worker", "workflow", "hooks"}
+    assert set(through) == {"worker", "workflow", "runtime"}
     for_types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from holdfast.worker.a import c"
-    assert circle({**one, "hooks.py": for_types}) is None
-    late = circle({**one, "hooks.py": "def f():\n    with g:\n        from holdfast.worker.a import c"})
+    assert circle({**one, "runtime/hooks.py": for_types}) is None
+    late = circle({**one, "runtime/hooks.py": "def f():\n    with g:\n        from holdfast.worker.a import c"})
     assert late is not None
-    assert set(late) == {"worker", "workflow", "hooks"}
+    assert set(late) == {"worker", "workflow", "runtime"}
     front = circle({"__init__.py": "from holdfast.app import App", "app.py": "def f():\n    from holdfast import x"})
     assert front is not None
     assert set(front) == {"__init__", "app"}
@@ -63,8 +63,8 @@ def test_every_late_import_has_a_reason() -> None:
 
 
 def test_a_late_import_is_found() -> None:
-    source = "import holdfast.hooks\ndef f():\n    import ssl\n    with g:\n        from holdfast.worker.a import c\n"
-    assert [name for _, name in late_imports("hooks.py", source)] == ["holdfast.worker.a"]
+    source = "import holdfast.jobs\ndef f():\n    import ssl\n    with g:\n        from holdfast.worker.a import c\n"
+    assert [name for _, name in late_imports("jobs.py", source)] == ["holdfast.worker.a"]
 
 
 def test_where_the_architecture_says_something_is_there_it_is() -> None:
@@ -210,9 +210,9 @@ LATE = {
     ("app.py", "holdfast.aio"): "made from the verbs of App; asyncio code alone needs it",
     ("app.py", "holdfast.alerts"): "an app without alerts starts without them",
     ("app.py", "holdfast.alerts.notifier"): "app.reap() alone needs it here",
-    ("app.py", "holdfast.embedded_reaper"): "app.reaper() alone needs it here",
-    ("app.py", "holdfast.reaper"): "app.reap() alone needs it here",
-    ("app.py", "holdfast.scheduler"): "an app without schedules starts without it",
+    ("app.py", "holdfast.upkeep.embedded_reaper"): "app.reaper() alone needs it here",
+    ("app.py", "holdfast.upkeep.reaper"): "app.reap() alone needs it here",
+    ("app.py", "holdfast.upkeep.scheduler"): "an app without schedules starts without it",
     ("app.py", "holdfast.worker.embedded"): "app.worker() alone needs it here",
     ("app.py", "holdfast.worker.options"): "app.tick() and app.worker() alone need it here",
     ("app.py", "holdfast.worker.tick"): "a whole worker, which takes as long to load as the rest of Holdfast",
@@ -279,9 +279,9 @@ def may_import(here: tuple[str, ...], there: list[str]) -> bool:
         return target in STORES_USE
     if room in FRONT | EDGES | {"server"}:
         return True
-    if room in {"insight", "mass_acts", "admin"}:
-        return target not in {"cli", "server"} and not (room == "insight" and target in {"mass_acts", "admin"})
-    return target not in {"insight", "mass_acts", "admin", "cli", "server"} or (room, target) in FACADES
+    if room in {"insight", "acts", "admin"}:
+        return target not in {"cli", "server"} and not (room == "insight" and target in {"acts", "admin"})
+    return target not in {"insight", "acts", "admin", "cli", "server"} or (room, target) in FACADES
 
 
 CLOCK_READS = {
@@ -652,7 +652,7 @@ BROKEN: list[tuple[Rule, str, str]] = [
     (layers, "stores/sqlite/store.py", "from holdfast import identity"),
     (layers, "stores/__init__.py", "from holdfast import app"),
     (layers, "worker/runner.py", "from holdfast.cli import main"),
-    (layers, "reaper.py", "from . import insight"),
+    (layers, "upkeep/reaper.py", "from holdfast import insight"),
     (layers, "app.py", "def serve():\n    from holdfast import server"),
     (layers, "app.py", "from holdfast.rescue import scan"),
     (layers, "worker/runner.py", "from holdfast.admin import Admin"),

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVa
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from holdfast import insight, store_acts
+from holdfast import insight
+from holdfast.acts import store as store_acts
+from holdfast.acts.mass import ACTS, ActName, MassAct, Outcome, act_on_selected
+from holdfast.acts.workers import forget_workers, order_workers, resume_workers
 from holdfast.core.access import Role
 from holdfast.core.audit import Act
 from holdfast.core.limits import Limits, setting
@@ -27,11 +30,9 @@ from holdfast.insight.explain import Explanation
 from holdfast.insight.findings import Finding
 from holdfast.insight.status import Trouble
 from holdfast.insight.zombies import Lookback
-from holdfast.mass_acts import ACTS, ActName, MassAct, Outcome, act_on_selected
 from holdfast.queues import choose_limits, pause_queue, queue_named, resume_queue
-from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
-from holdfast.worker_orders import forget_workers, order_workers, resume_workers
+from holdfast.upkeep.reaper import Reaper
 
 if TYPE_CHECKING:
     from holdfast.app import App

@@ -12,10 +12,10 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable, Coroutine, I
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 from holdfast.app import App
-from holdfast.batches import AsyncBatch, ThenTask
-from holdfast.by_name import draft_by_name
 from holdfast.core.batches import ABANDON_S
-from holdfast.enqueueing import ADD_AT_ONCE, EnqueueStream, OnProgress, StreamProgress, check_draft
+from holdfast.enqueueing.batches import AsyncBatch, ThenTask
+from holdfast.enqueueing.by_name import draft_by_name
+from holdfast.enqueueing.many import ADD_AT_ONCE, EnqueueStream, OnProgress, StreamProgress, check_draft
 from holdfast.errors import UsageError
 from holdfast.jobs import Job
 from holdfast.stores.caller_connection import lend

@@ -11,11 +11,8 @@ from functools import partial
 from socket import gethostname
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, get_args, overload
 
-from holdfast.batches import Batch, ThenTask
 from holdfast.bulk import move_one
-from holdfast.by_name import NamedTask, draft_by_name, task_named
 from holdfast.clock import Clock, SystemClock
-from holdfast.closing import CLOSED, Closing
 from holdfast.continuity import PRODUCER, Continuity
 from holdfast.core import acts
 from holdfast.core.batches import ABANDON_S
@@ -32,17 +29,21 @@ from holdfast.core.retention import Age, Retention
 from holdfast.core.schedule import Missed, every
 from holdfast.core.text import check_storable
 from holdfast.core.verdict import Verdict
-from holdfast.enqueue_middleware import EL, EnqueueMiddleware
-from holdfast.enqueueing import ADD_AT_ONCE, EnqueueStream, OnProgress, StreamProgress, check_draft, store_many
+from holdfast.enqueueing.batches import Batch, ThenTask
+from holdfast.enqueueing.by_name import NamedTask, draft_by_name, task_named
+from holdfast.enqueueing.many import ADD_AT_ONCE, EnqueueStream, OnProgress, StreamProgress, check_draft, store_many
+from holdfast.enqueueing.stored_calls import changed_payload, check_codec
 from holdfast.errors import IllegalMove, NotFound, Refused, UnknownTask, UsageError
+from holdfast.extensions.enqueue_middleware import EL, EnqueueMiddleware
+from holdfast.extensions.middleware import L, Middleware
+from holdfast.extensions.resources import Opener, Resources
+from holdfast.extensions.worker_hooks import WorkerHook, WorkerHooks
 from holdfast.forks import importing
-from holdfast.hooks import Hook, HookKind, Hooks
 from holdfast.ids import new_id, new_job_id
 from holdfast.jobs import Job
-from holdfast.middleware import L, Middleware
 from holdfast.queues import pause_queue, resume_queue
-from holdfast.resources import Opener, Resources
-from holdfast.stored_calls import changed_payload, check_codec
+from holdfast.runtime.closing import CLOSED, Closing
+from holdfast.runtime.hooks import Hook, HookKind, Hooks
 from holdfast.stores import fit, open_store
 from holdfast.stores.protocol import Reply, Store
 from holdfast.stores.urls import DEFAULT_URL, absolute_url
@@ -59,7 +60,6 @@ from holdfast.tasks import (
     key_rule,
     module_of_caller,
 )
-from holdfast.worker_hooks import WorkerHook, WorkerHooks
 from holdfast.workflow.definition import DeclareWorkflow, Workflow, WorkflowOptions
 from holdfast.workflow.values import signal_name
 
@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from holdfast.alerts import Alert
     from holdfast.alerts.messages import WebhookForm
     from holdfast.alerts.rules import AlertKind, ThresholdOptions
-    from holdfast.embedded_reaper import EmbeddedReaper
-    from holdfast.reaper import Report
+    from holdfast.upkeep.embedded_reaper import EmbeddedReaper
+    from holdfast.upkeep.reaper import Report
     from holdfast.worker.embedded import EmbeddedWorker
     from holdfast.worker.tick import TickReport
 
@@ -191,7 +191,7 @@ class App:
         ran: "last" fires the last of them, "skip" none, `All(24)` the last 24. jitter_s: each job starts up to this
         much after its instant; always the same for one key and instant.
         """
-        from holdfast.scheduler import declaration
+        from holdfast.upkeep.scheduler import declaration
 
         made = declaration(self, key, spec, task, tz=tz, missed=missed, jitter_s=jitter_s)
         self.schedules = {**self.schedules, made.key: made}
@@ -669,7 +669,7 @@ class App:
         now. Raises `Refused` if a running program declares the key with `cron`, and `UsageError` or `PayloadError` for
         what can never work; then nothing is stored.
         """
-        from holdfast.scheduler import make_schedule
+        from holdfast.upkeep.scheduler import make_schedule
 
         make_schedule(self, key, spec, task, args, kwargs, tz=tz, missed=missed, jitter_s=jitter_s)
 
@@ -678,7 +678,7 @@ class App:
 
         Raises `Refused` if a running program declares the key with `cron`.
         """
-        from holdfast.scheduler import drop_schedule
+        from holdfast.upkeep.scheduler import drop_schedule
 
         return drop_schedule(self.store, key)
 
@@ -706,7 +706,7 @@ class App:
         """
         with importing:
             from holdfast.alerts.notifier import tell_once
-            from holdfast.reaper import reap
+            from holdfast.upkeep.reaper import reap
 
         store = self._watched()
         since = store.now().wall
@@ -771,7 +771,7 @@ class App:
         it every `retry_s`, and one takes over when it stops, or `ttl_s` after its last renewal. It needs no tasks.
         """
         with importing:
-            from holdfast.embedded_reaper import EmbeddedReaper
+            from holdfast.upkeep.embedded_reaper import EmbeddedReaper
 
         timing = {"ttl_s": ttl_s, "renewal_s": renewal_s, "retry_s": retry_s}
         return EmbeddedReaper(self, name=name, interval_s=interval_s, grace_s=grace_s, **timing)

@@ -19,7 +19,7 @@ from holdfast.clock import Clock
 from holdfast.core.continuity import Doubt, Standing, compare, is_accepted
 from holdfast.core.records import Lease
 from holdfast.errors import HoldfastError
-from holdfast.service import Service
+from holdfast.runtime.service import Service
 from holdfast.stores.protocol import Store, in_words
 
 log = logging.getLogger("holdfast.continuity")

@@ -43,12 +43,12 @@ from holdfast.core.text import check_storable
 from holdfast.errors import PayloadError, PolicyError, UsageError
 from holdfast.ids import new_job_id
 from holdfast.jobs import Job
-from holdfast.log_fields import current_attempt
+from holdfast.runtime.log_fields import current_attempt
 
 if TYPE_CHECKING:
     from holdfast.app import App
-    from holdfast.by_name import NamedTask
-    from holdfast.resources import Resources
+    from holdfast.enqueueing.by_name import NamedTask
+    from holdfast.extensions.resources import Resources
     from holdfast.worker.context import Context
 
 P = ParamSpec("P")

@@ -44,13 +44,13 @@ from holdfast.core.verdict import (
     judge,
 )
 from holdfast.core.worker_exit import WorkerExit
-from holdfast.dependents import start_dependents
 from holdfast.errors import HoldfastError, IllegalMove
-from holdfast.reaper import Reaper
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Reply, Store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
+from holdfast.upkeep.dependents import start_dependents
+from holdfast.upkeep.reaper import Reaper
 from tests.factory import delete, move
 
 MOMENT_S = 1 / 32

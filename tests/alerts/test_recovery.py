@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import reaper_service
 from holdfast.alerts import Alert, webhook
 from holdfast.alerts.notifier import Notifier
 from holdfast.alerts.rules import Thresholds
 from holdfast.alerts.webhook import Webhook
 from holdfast.clock import SystemClock
 from holdfast.core.machine import State
-from holdfast.hooks import Hooks
+from holdfast.runtime.hooks import Hooks
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
+from holdfast.upkeep import reaper_service
 from tests.alerts.receiver import receiving
 from tests.alerts.test_notifier import has_sent
 from tests.alerts.waiting import FOR_EVER_S, until

@@ -9,12 +9,12 @@ import pytest
 
 from holdfast import App, NotFound, Refused, UsageError, insight
 from holdfast.admin import Admin, AsyncAdmin, QueueView, ScheduleView, WorkerView
-from holdfast.by_name import publish
 from holdfast.core.access import digest_of
 from holdfast.core.limits import Rate
 from holdfast.core.machine import State
 from holdfast.core.records import EndedAttempt, Recent
 from holdfast.core.verdict import Failed
+from holdfast.enqueueing.by_name import publish
 from holdfast.testing import FakeClock
 from tests.factory import EXPIRED, add, enrol, job_in, row, settle, start, start_flow
 

@@ -149,7 +149,7 @@ def test_large_jobs_are_stored_in_short_transactions(app: App, monkeypatch: pyte
     sizes: list[int] = []
     real = app.store.add
     monkeypatch.setattr(app.store, "add", lambda jobs, *rest: (sizes.append(len(jobs)), real(jobs, *rest))[1])
-    monkeypatch.setattr("holdfast.enqueueing.ADD_CHARACTERS", 1_000)
+    monkeypatch.setattr("holdfast.enqueueing.many.ADD_CHARACTERS", 1_000)
     stored = app.enqueue_many([large.job("x" * length) for length in (400, 400, 400, 5_000, 10, 10)])
     assert sizes == [2, 1, 1, 2]
     assert [app.get(job.id).state for job in stored] == ["ready"] * 6

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import App, Context, GiveUp, NotFound, Refused, StoreUnavailable, UsageError
 from holdfast.core.payload import JsonCodec
-from holdfast.enqueueing import ADD_AT_ONCE
+from holdfast.enqueueing.many import ADD_AT_ONCE
 from holdfast.errors import PayloadError
 from holdfast.tasks import Draft
 from holdfast.testing import FakeClock

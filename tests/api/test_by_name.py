@@ -14,9 +14,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import App, Context, Flow, PayloadError, PolicyError, Retry, UnknownTask, UsageError
-from holdfast.by_name import NamedTask, publish
 from holdfast.core.payload import JsonCodec
 from holdfast.core.published import SCHEMA_MAX
+from holdfast.enqueueing.by_name import NamedTask, publish
 from holdfast.errors import StoreUnavailable
 from holdfast.stores.memory import MemoryStore
 from holdfast.tasks import EnqueueOptions, Sender

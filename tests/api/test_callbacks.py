@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Flow, GiveUp, Retry, Rollback, UsageError
-from holdfast.by_name import publish
 from holdfast.core.callbacks import ERROR_BYTES_MAX, ID_MAX, derived_id
 from holdfast.core.payload import JsonCodec
+from holdfast.enqueueing.by_name import publish
 
 ONCE = Retry(attempts_max=1)
 Said = list[dict[str, Any]]

@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast import App, Flow, JobCancelled, NotFound, Retry, UsageError
-from holdfast.by_name import publish
 from holdfast.cli.main import cli
 from holdfast.core.machine import State
-from holdfast.dependents import start_dependents
+from holdfast.enqueueing.by_name import publish
 from holdfast.insight.explain import explain
 from holdfast.tasks import Task
+from holdfast.upkeep.dependents import start_dependents
 from tests.factory import claim
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Task, UsageError
-from holdfast.by_name import publish
+from holdfast.enqueueing.by_name import publish
 from holdfast.tasks import Draft
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, JobCancelled, UsageError
-from holdfast.by_name import publish
 from holdfast.core.machine import State
+from holdfast.enqueueing.by_name import publish
 from holdfast.testing import FakeClock
 from tests.factory import claim
 

@@ -14,9 +14,9 @@ import psycopg
 import pytest
 
 from holdfast import App, Context, Flow, UsageError
-from holdfast.by_name import publish
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, KeyRule
+from holdfast.enqueueing.by_name import publish
 from holdfast.tasks import Task
 
 

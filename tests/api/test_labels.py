@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context, Flow, UsageError
-from holdfast.by_name import publish
-from holdfast.log_fields import about
+from holdfast.enqueueing.by_name import publish
+from holdfast.runtime.log_fields import about
 from holdfast.worker.log_capture import listening
 
 

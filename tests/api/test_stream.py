@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Task
-from holdfast.enqueueing import StreamProgress
+from holdfast.enqueueing.many import StreamProgress
 from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.stores.sqlite import store as sqlite_store
 from holdfast.stores.sqlite.store import SqliteStore
@@ -233,7 +233,7 @@ def test_large_jobs_share_fewer_transactions(
     app: App, send: Task[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app.store.add_at_once = 1_000
-    monkeypatch.setattr("holdfast.enqueueing.ADD_CHARACTERS", 3 * len('{"n":1}'))
+    monkeypatch.setattr("holdfast.enqueueing.many.ADD_CHARACTERS", 3 * len('{"n":1}'))
     assert [each.stored for each in app.enqueue_stream(drafts(send, 0, 7))] == [3, 3, 1]
 
 

@@ -12,7 +12,7 @@ import click
 import click.testing
 import pytest
 
-from holdfast import store_acts
+from holdfast.acts import store as store_acts
 from holdfast.clock import SystemClock
 from holdfast.core import acts
 from holdfast.core.acts import Move

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from holdfast.batch_ends import end_batches
 from holdfast.core.batches import Batch, Then, then_text
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.stores.protocol import Store
+from holdfast.upkeep.batch_ends import end_batches
 from tests.cli.conftest import Run
 from tests.factory import claim, make_job, settle
 

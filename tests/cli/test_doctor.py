@@ -60,7 +60,7 @@ from tests.factory import (
 def calm(store: Store, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store whose surroundings are as they should be, whatever machine this is."""
     surroundings(monkeypatch)
-    monkeypatch.setattr("holdfast.reaper.SECOND_LOOK_S", 0.0)
+    monkeypatch.setattr("holdfast.upkeep.reaper.SECOND_LOOK_S", 0.0)
     return store
 
 

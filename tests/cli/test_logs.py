@@ -17,7 +17,7 @@ import pytest
 from holdfast.cli import logs
 from holdfast.cli.json_logs import JsonFormatter
 from holdfast.cli.logs import PatientHandler
-from holdfast.log_fields import about
+from holdfast.runtime.log_fields import about
 from tests import factory
 from tests.server.process import HOLDFAST, ServerProcess
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from holdfast import App
-from holdfast.by_name import publish
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Firing, Schedule
 from holdfast.core.schedule import LATE_S
 from holdfast.core.transitions import DECLARED_S
+from holdfast.enqueueing.by_name import publish
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from tests.cli.conftest import PAST_S, Run

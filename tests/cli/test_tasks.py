@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from holdfast import App, insight
-from holdfast.by_name import publish
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Published
+from holdfast.enqueueing.by_name import publish
 from holdfast.stores.protocol import Store
 from tests.cli.conftest import Run
 from tests.factory import enrol

@@ -16,11 +16,11 @@ from holdfast.core.machine import State
 from holdfast.core.records import Filter, Published, Pulse
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError
-from holdfast.reaper import Reaper, Report
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import store as sqlite
 from holdfast.testing import FakeClock
 from holdfast.testing.faults import FaultyStore
+from holdfast.upkeep.reaper import Reaper, Report
 from tests.cli.conftest import PAST_S, Run, lose, shown_choices
 from tests.factory import EXPIRED, add, claim, delete, enrol, job_in, make_job, park, row, settle, start, start_flow
 

@@ -18,9 +18,9 @@ from holdfast.core.machine import State
 from holdfast.core.records import Job
 from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.core.worker_exit import WorkerExit
-from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
+from holdfast.upkeep.reaper import Reaper
 from tests.cli.conftest import PAST_S, Run, lose
 from tests.factory import EXPIRED, again, claim, enrol, job_in, row, settle, stale_reports, start
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.batch_ends import SWEEP_S, BatchSweep, end_batches
 from holdfast.core import acts
 from holdfast.core.batches import Batch, Then, then_text
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job, NewJob
 from holdfast.core.verdict import Cancelled, Failed, Succeeded
-from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
+from holdfast.upkeep.batch_ends import SWEEP_S, BatchSweep, end_batches
+from holdfast.upkeep.reaper import Reaper
 from tests.factory import (
     EXPIRED,
     WAY_TO,
@@ -354,7 +354,7 @@ def test_a_last_job_that_cannot_be_stored_stops_no_other_batch(store: Store, tex
 def test_a_sweep_walks_over_all_batches_and_starts_again(
     store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.batch_ends.PAGE", 2)
+    monkeypatch.setattr("holdfast.upkeep.batch_ends.PAGE", 2)
     for name in ("a", "b", "c"):
         opened(store, name)
     store.batches.close("c", complete=True)

@@ -15,9 +15,9 @@ from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job
 from holdfast.core.verdict import Cancelled, Failed, Lost, Outcome, Snoozed, Succeeded
 from holdfast.core.worker_exit import WorkerExit
-from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
+from holdfast.upkeep.reaper import Reaper
 from tests.factory import (
     EXPIRED,
     add,

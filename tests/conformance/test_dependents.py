@@ -11,10 +11,10 @@ from holdfast.core.dependencies import Dependent, decide, things
 from holdfast.core.machine import State
 from holdfast.core.records import Job, KeyRule
 from holdfast.core.verdict import Failed, Succeeded
-from holdfast.dependents import SWEEP_S, DependentSweep, start_dependents
-from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
+from holdfast.upkeep.dependents import SWEEP_S, DependentSweep, start_dependents
+from holdfast.upkeep.reaper import Reaper
 from tests.factory import add, again, claim, job_in, make_job, move, revive, row, settle, start
 
 
@@ -216,8 +216,8 @@ def test_a_decision_that_comes_late_changes_nothing(store: Store) -> None:
 def test_the_sweep_goes_on_behind_the_jobs_that_wait_on(
     store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.dependents.PAGE", 2)
-    monkeypatch.setattr("holdfast.dependents.PAGES_MAX", 2)
+    monkeypatch.setattr("holdfast.upkeep.dependents.PAGE", 2)
+    monkeypatch.setattr("holdfast.upkeep.dependents.PAGES_MAX", 2)
     slow, quick = start(store), start(store)
     for number in range(6):
         add(store, id=f"n{number}", **after(slow))

@@ -9,10 +9,10 @@ from holdfast.core import acts
 from holdfast.core.machine import State
 from holdfast.core.records import Firing, KeyRule, Schedule
 from holdfast.core.verdict import Failed, Released, Succeeded
-from holdfast.expiry import PAGE, SWEEP_S, ExpirySweep
-from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
+from holdfast.upkeep.expiry import PAGE, SWEEP_S, ExpirySweep
+from holdfast.upkeep.reaper import Reaper
 from tests.factory import add, again, claim, make_job, move, revive, row, settle
 
 

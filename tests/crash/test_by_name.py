@@ -19,7 +19,7 @@ TASKS = 300
 PUBLISHER = f"""
 import os, sys, threading, time
 from holdfast import App
-from holdfast.by_name import publish
+from holdfast.enqueueing.by_name import publish
 app = App(sys.argv[1])
 for number in range({TASKS}):
     app.task(name=f"t{{number}}")(lambda word: None)

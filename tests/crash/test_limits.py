@@ -21,9 +21,9 @@ from holdfast.clock import SystemClock
 from holdfast.core.limits import Setting, setting
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
-from holdfast.reaper import Reaper
 from holdfast.stores import open_store
 from holdfast.stores.protocol import Store
+from holdfast.upkeep.reaper import Reaper
 from tests.crash.limits_claimer import KEPT_S
 from tests.factory import enrol, make_job
 

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from holdfast import insight
-from holdfast.worker_orders import order_workers, resume_workers
+from holdfast.acts.workers import order_workers, resume_workers
 from tests.crash.world import World, on_every_store, until
 
 pytestmark = pytest.mark.slow  # real processes, which obey with their next beat

@@ -43,7 +43,7 @@ def lone_pruner(world: World, name: str, point: str) -> Process:
     """A program that does nothing else: on SQLite a daemon might be stopped while its reaper writes (DESIGN 14)."""
     code = (
         "import logging, threading; logging.basicConfig(level='INFO')\n"
-        "from holdfast import App; from holdfast.pruner import Pruner\n"
+        "from holdfast import App; from holdfast.upkeep.pruner import Pruner\n"
         f"app = App({world.url!r}, keep={{'done': '7d', 'cancelled': '7d'}})\n"
         f"with Pruner(app.store, app.clock, app.keep, hooks=app.hooks, name={name!r}, interval_s=0.5):\n"
         "    threading.Event().wait()\n"

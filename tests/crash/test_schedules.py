@@ -18,10 +18,10 @@ from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job
 from holdfast.core.schedule import run_at
 from holdfast.ids import fired_job_id
-from holdfast.scheduler import DUTY
 from holdfast.stores import open_store
 from holdfast.stores.protocol import Reply
 from holdfast.testing import FakeClock
+from holdfast.upkeep.scheduler import DUTY
 from tests.crash.world import MODULE, Process, World, is_stopped, on_every_store, until
 
 pytestmark = pytest.mark.slow  # a duty has to run out

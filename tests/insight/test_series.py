@@ -8,10 +8,10 @@ import pytest
 
 from holdfast import App, UsageError, insight
 from holdfast.core.rollups import HOUR, MINUTE, Delta, Line, bucket_of
-from holdfast.hooks import Hooks
-from holdfast.rollup_folder import RollupFolder
+from holdfast.runtime.hooks import Hooks
 from holdfast.stores.memory.store import MemoryStore
 from holdfast.testing import FakeClock
+from holdfast.upkeep.rollup_folder import RollupFolder
 from tests.factory import add
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.app import App
-from holdfast.by_name import publish
+from holdfast.enqueueing.by_name import publish
 from holdfast.testing import FakeClock
 from tests.factory import a_worker, add, enrol
 from tests.pages.test_pages import HTML, read

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from urllib.parse import urlencode
 
+from holdfast.acts.store import pause_schedule
+from holdfast.acts.workers import order_workers
 from holdfast.app import App
 from holdfast.core.machine import State
 from holdfast.core.verdict import Failed
 from holdfast.server.pages.page import Page
 from holdfast.server.routes import Route
-from holdfast.store_acts import pause_schedule
-from holdfast.worker_orders import order_workers
 from tests.factory import a_step, a_worker, add, enrol, job_in, record, settle, start, start_flow
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>'\"&{{7*7}}"

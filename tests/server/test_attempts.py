@@ -13,9 +13,9 @@ import pytest
 from holdfast.app import App
 from holdfast.core.machine import State
 from holdfast.core.verdict import Released
-from holdfast.reaper import reap
 from holdfast.stores.protocol import Reply
 from holdfast.testing import FakeClock
+from holdfast.upkeep.reaper import reap
 from tests import factory
 from tests.factory import EXPIRED, add, row
 from tests.server.client import Client, add_token, code

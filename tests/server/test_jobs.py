@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from holdfast.app import App
-from holdfast.by_name import publish
 from holdfast.core import acts
 from holdfast.core.acts import Move
 from holdfast.core.machine import State
+from holdfast.enqueueing.by_name import publish
 from holdfast.testing import FakeClock
 from tests.factory import add, enrol, job_in, park, row, start, start_flow
 from tests.server.client import Client, add_token, code

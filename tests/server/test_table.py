@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import httpx
 import pytest
 
+from holdfast.acts.workers import order_workers
 from holdfast.app import App
 from holdfast.core.access import ROLES, Role
 from holdfast.core.batches import Batch
@@ -25,7 +26,6 @@ from holdfast.server.routes import OPEN, Route
 from holdfast.server.table import PUBLIC_ROUTES, ROUTES
 from holdfast.stores.remote.verbs import VERBS
 from holdfast.testing import FakeClock
-from holdfast.worker_orders import order_workers
 from tests.factory import add, enrol, make_job, row, settle, start
 from tests.server.client import PEER, Client, add_token
 from tests.server.listener import Listener

@@ -27,11 +27,11 @@ from holdfast.core.verdict import (
     judge,
 )
 from holdfast.core.worker_exit import WorkerExit
-from holdfast.duties import DutyHolder
 from holdfast.errors import DutyLost, HoldfastError, IllegalMove, Refused, StoreError, WorkerGone
-from holdfast.hooks import Hooks
-from holdfast.reaper import Reaper
+from holdfast.runtime.duties import DutyHolder
+from holdfast.runtime.hooks import Hooks
 from holdfast.stores.protocol import Reply
+from holdfast.upkeep.reaper import Reaper
 from tests.factory import move
 from tests.simulation.simulation import Fleet, Process
 

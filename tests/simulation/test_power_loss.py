@@ -24,10 +24,10 @@ from holdfast.clock import SystemClock
 from holdfast.core.machine import LIVE, State
 from holdfast.core.records import Filter
 from holdfast.core.verdict import Succeeded
-from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
+from holdfast.upkeep.reaper import Reaper
 from tests.factory import enrol, settlement
 
 WRITER = Path(__file__).with_name("power_writer.py")

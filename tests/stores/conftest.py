@@ -37,7 +37,7 @@ def proxy(server: PostgresServer) -> Iterator[Proxy]:
 @pytest.fixture
 def houses(schema: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], House]]:
     """Make houses over the test's schema, each with an app and connections of its own."""
-    monkeypatch.setattr("holdfast.reaper.pause", lambda _: None)  # the sweep's second look
+    monkeypatch.setattr("holdfast.upkeep.reaper.pause", lambda _: None)  # the sweep's second look
     made: list[House] = []
 
     def make(url: str, options: str = "") -> House:

@@ -16,14 +16,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, store_acts
+from holdfast import App
+from holdfast.acts import store as store_acts
+from holdfast.acts.copy import StoreCopy, copy_store
 from holdfast.core.access import Token
 from holdfast.core.limits import Setting
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import Refused, UsageError
-from holdfast.store_copy import StoreCopy, copy_store
 from holdfast.stores import open_store
 from holdfast.stores.copying import NOT_COPIED, TABLES, HasTables, Tables, neutral
 from holdfast.stores.protocol import Reply, Store

@@ -15,7 +15,7 @@ import psycopg
 import pytest
 from click.testing import CliRunner
 
-from holdfast import App, batch_ends, bulk, dependents, expiry, insight
+from holdfast import App, bulk, insight
 from holdfast.bulk import Acted
 from holdfast.cli.main import cli
 from holdfast.core import acts
@@ -26,7 +26,6 @@ from holdfast.core.records import Filter, Job, Moment, Pulse
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import OutcomeUnknown, Refused, StoreError, StoreLocked, StoreReadOnly, StoreUnavailable
 from holdfast.insight.diagnosis import diagnose
-from holdfast.reaper import Reaper, reap, suspected
 from holdfast.stores.postgres import purge
 from holdfast.stores.postgres.connection import Limits
 from holdfast.stores.postgres.store import PostgresStore
@@ -34,6 +33,8 @@ from holdfast.stores.postgres.turns import Turns
 from holdfast.stores.protocol import Reply
 from holdfast.stores.sql import advance
 from holdfast.testing import FakeClock
+from holdfast.upkeep import batch_ends, dependents, expiry
+from holdfast.upkeep.reaper import Reaper, reap, suspected
 from tests.factory import (
     a_signal,
     a_step,
@@ -238,7 +239,7 @@ def test_a_single_pass_waits_one_beat_for_a_worker_that_beats_and_none_for_a_loc
         clock.advance(seconds)
         store.beat(mine.worker or "", [])
 
-    monkeypatch.setattr("holdfast.reaper.pause", pause)
+    monkeypatch.setattr("holdfast.upkeep.reaper.pause", pause)
     with locked(server, schema, mine.id):
         assert [zombie.job.id for zombie in reap(store, clock).zombies] == [other.id]
         assert clock.lease() - began < 1
@@ -303,7 +304,7 @@ def test_a_reaper_leaves_a_locked_row_of_a_dead_worker_and_recovers_the_others(
 def test_locked_rows_that_fill_a_page_do_not_hide_the_others(
     server: PostgresServer, schema: str, store: PostgresStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.reaper.PAGE", 1)
+    monkeypatch.setattr("holdfast.upkeep.reaper.PAGE", 1)
     worker = enrol(store)
     jobs = [start(store, worker) for _ in range(3)]
     store.retire(worker, "its process died")
@@ -715,7 +716,7 @@ def test_a_reaper_whose_pages_take_too_long_recovers_every_job_that_is_not_locke
     worker = enrol(store)
     jobs = [start(store, worker, lease_s=1).id for _ in range(8)]
     clock.advance(5)
-    monkeypatch.setattr("holdfast.reaper.PAGE", 4)
+    monkeypatch.setattr("holdfast.upkeep.reaper.PAGE", 4)
     asked = Limited(monkeypatch, most=2)
     reaper = Reaper(store, clock)
     with locked(server, schema, jobs[0]), locked(server, schema, jobs[1]):

@@ -9,8 +9,8 @@ import pytest
 
 from holdfast import App
 from holdfast.core.records import Filter
-from holdfast.scheduler import DUTY, Scheduler
 from holdfast.testing import FakeClock
+from holdfast.upkeep.scheduler import DUTY, Scheduler
 from tests.factory import make_job
 from tests.servers import CLOCK, PostgresServer
 from tests.timing import assert_within
@@ -117,7 +117,7 @@ def test_a_thousand_schedules_that_are_due_at_one_instant_fire_within_two_second
     server: PostgresServer, schema: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each instant is stored once, and the duty does not move, although another program wants it all the time."""
-    monkeypatch.setattr("holdfast.scheduler.TTL_S", 60.0)  # the machine may be busy between two looks
+    monkeypatch.setattr("holdfast.upkeep.scheduler.TTL_S", 60.0)  # the machine may be busy between two looks
     address = f"{server.url}?schema={schema}"
     due_again = f"TRUNCATE {schema}.job; UPDATE {schema}.schedule SET fired_at = NULL, mark = mark - 120"
     term = f"SELECT holder, term FROM {schema}.duty WHERE name = '{DUTY}'"

@@ -20,9 +20,9 @@ from holdfast import App, Context
 from holdfast.cli.exit_codes import Exit
 from holdfast.core.machine import State
 from holdfast.errors import StoreUnsupported, UsageError
-from holdfast.reaper import Reaper
 from holdfast.stores.postgres.store import PostgresStore
 from holdfast.testing import FakeClock
+from holdfast.upkeep.reaper import Reaper
 from tests.factory import make_job, start
 from tests.proxy import PgBouncer, Pooler
 from tests.servers import PostgresServer

@@ -15,7 +15,6 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import App
-from holdfast.batch_ends import end_batches
 from holdfast.core.access import Role
 from holdfast.core.callbacks import Callback, with_callbacks
 from holdfast.core.machine import State
@@ -45,6 +44,7 @@ from holdfast.stores.remote.connection import refusal
 from holdfast.stores.remote.store import RemoteStore
 from holdfast.stores.remote.verbs import LOCAL, VERBS, codec, fields_known, read_sent
 from holdfast.testing import FakeClock
+from holdfast.upkeep.batch_ends import end_batches
 from tests.factory import a_worker, add, enrol, make_job, row, start
 from tests.served import Served
 from tests.server.client import add_token

@@ -17,10 +17,10 @@ from holdfast.core.verdict import Succeeded
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import StoreDamaged
 from holdfast.insight import all_jobs, explain
-from holdfast.reaper import Reaper
 from holdfast.stores.protocol import Reply
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
+from holdfast.upkeep.reaper import Reaper
 from tests.factory import add, claim, enrol, row, settle, start
 
 

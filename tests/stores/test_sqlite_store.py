@@ -35,7 +35,6 @@ from holdfast.errors import (
     StoreUnavailable,
     StoreUnsupported,
 )
-from holdfast.reaper import Reaper
 from holdfast.stores.protocol import in_words
 from holdfast.stores.sql import load_migrations
 from holdfast.stores.sqlite import connection as connections
@@ -43,6 +42,7 @@ from holdfast.stores.sqlite import liveness
 from holdfast.stores.sqlite.statements import Q
 from holdfast.stores.sqlite.store import SqliteStore
 from holdfast.testing import FakeClock
+from holdfast.upkeep.reaper import Reaper
 from tests.factory import OLD_JOB, OLD_STEP, a_worker, add, claim, enrol, make_job, row, settle, start
 from tests.worker.house import House
 

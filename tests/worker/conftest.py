@@ -16,7 +16,7 @@ def sqlite_url(folder: Path) -> str:
 @pytest.fixture(autouse=True)
 def _quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sweep before the first claim looks twice, a moment apart; three hundred tests need not wait for that."""
-    monkeypatch.setattr("holdfast.reaper.pause", lambda _: None)
+    monkeypatch.setattr("holdfast.upkeep.reaper.pause", lambda _: None)
 
 
 @pytest.fixture(params=["memory", "sqlite"])

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Flow, Retry, WorkerBroken, vital_threads
-from holdfast.hooks import Hooks
+from holdfast import Context, Flow, Retry, WorkerBroken
+from holdfast.runtime import vital_threads
+from holdfast.runtime.hooks import Hooks
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 from tests.worker import bad
@@ -284,7 +285,7 @@ def test_an_embedded_worker_whose_thread_dies_gives_back_what_it_has_not_started
 
 ENDS = """
 import sys, threading, time
-from holdfast.vital_threads import end_process
+from holdfast.runtime.vital_threads import end_process
 
 def no_thread(_): raise RuntimeError("can't start new thread")
 def fails(): raise ValueError

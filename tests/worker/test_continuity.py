@@ -36,7 +36,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def house(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    monkeypatch.setattr("holdfast.reaper.pause", lambda _: None)  # the sweep's second look
+    monkeypatch.setattr("holdfast.upkeep.reaper.pause", lambda _: None)  # the sweep's second look
     house = House(App(f"sqlite:///{file}"))
     yield house
     house.close()
@@ -44,7 +44,7 @@ def house(file: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
 
 @pytest.fixture
 def postgres_house(postgres: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[House]:
-    monkeypatch.setattr("holdfast.reaper.pause", lambda _: None)
+    monkeypatch.setattr("holdfast.upkeep.reaper.pause", lambda _: None)
     house = House(App(postgres))
     yield house
     house.close()

@@ -10,7 +10,7 @@ import pytest
 from holdfast import Context
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import LeaseLost
-from holdfast.reaper import Reaper
+from holdfast.upkeep.reaper import Reaper
 from tests.worker.house import House, on_every_store, until
 from tests.worker.meddler import once
 

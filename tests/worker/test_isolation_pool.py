@@ -16,7 +16,7 @@ from holdfast.core.child_exit import EXIT_FENCED
 from holdfast.core.lease import TrustWindow
 from holdfast.core.verdict import Lost
 from holdfast.errors import LeaseLost
-from holdfast.tracebacks import ERROR_MAX
+from holdfast.runtime.tracebacks import ERROR_MAX
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.isolated.pool import Moments, Pool, WorkerCallbacks
 from holdfast.worker.isolated.process import IsolatedProcess

@@ -14,11 +14,11 @@ from holdfast.core.records import BeatReply, Pulse, Record, Vanished
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreDamaged, StoreError, StoreTimeout, StoreUnavailable
-from holdfast.locked_rows import FIRST_S, LONGEST_S, LockedRows
-from holdfast.reaper import Reaper
+from holdfast.runtime.locked_rows import FIRST_S, LONGEST_S, LockedRows
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Reply
 from holdfast.testing import FakeClock
+from holdfast.upkeep.reaper import Reaper
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.settler import Settler

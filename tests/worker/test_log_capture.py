@@ -13,7 +13,7 @@ import pytest
 from holdfast import App, Context, Retry
 from holdfast.core.autopsy import lines_of
 from holdfast.core.records import Pulse
-from holdfast.log_fields import current_attempt
+from holdfast.runtime.log_fields import current_attempt
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
 from holdfast.worker import log_capture

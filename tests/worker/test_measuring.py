@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.metrics import Registry, Series
+from holdfast.runtime.metrics import Registry, Series
 from holdfast.testing import FakeClock
 from holdfast.worker.measuring import Measures, add_up
 from holdfast.worker.metrics_server import FleetMeasures, MetricsServer

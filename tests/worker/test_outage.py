@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import Context, Retry
 from holdfast.errors import StoreError, StoreFull, StoreLost, StoreUnavailable
-from holdfast.store_backoff import StoreBackoff
+from holdfast.runtime.store_backoff import StoreBackoff
 from holdfast.testing import FakeClock
 from tests.worker.house import House, on_every_store, until
 

@@ -20,12 +20,12 @@ from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Succeeded
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import StoreLocked, StoreUnavailable, WorkerGone
-from holdfast.hooks import Hooks
-from holdfast.reaper import PAGE, Reaper, reap, suspected
-from holdfast.reaper_service import until_next_look
+from holdfast.runtime.hooks import Hooks
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
+from holdfast.upkeep.reaper import PAGE, Reaper, reap, suspected
+from holdfast.upkeep.reaper_service import until_next_look
 from tests.conftest import open_store
 from tests.factory import (
     a_step,
@@ -1036,7 +1036,7 @@ def test_one_call_gives_the_living_time_to_renew_and_says_when_no_commit_ends(
     hanging: Meddler, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot know whether commits work again since a moment ago."""
-    monkeypatch.setattr("holdfast.reaper.pause", clock.advance)
+    monkeypatch.setattr("holdfast.upkeep.reaper.pause", clock.advance)
     job = start(hanging.real)
     clock.advance(LEASE_S)
     asked_at = clock.lease()

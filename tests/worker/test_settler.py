@@ -14,8 +14,8 @@ from holdfast import App, Context, JobDead, Retry
 from holdfast.core.settlement import Settlement
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import StoreError, StoreFull, StoreUnavailable
+from holdfast.runtime.tracebacks import FRAMES_MAX
 from holdfast.stores.protocol import Reply
-from holdfast.tracebacks import FRAMES_MAX
 from holdfast.worker.activity import TaskTransaction
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.settler import Settler

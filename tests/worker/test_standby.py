@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.core.records import Standby
 from holdfast.core.recovery import SECOND_LOOK_S
-from holdfast.reaper import Reaper
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import FakeClock
+from holdfast.upkeep.reaper import Reaper
 from tests.factory import enrol, start
 
 EVERY_S = 1.25

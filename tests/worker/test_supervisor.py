@@ -18,8 +18,8 @@ from holdfast.core.child_exit import EXIT_FENCED, EXIT_STUCK, YOUNG_S
 from holdfast.core.machine import State
 from holdfast.core.records import Job
 from holdfast.errors import FileLocked, StoreLocked, StoreUnavailable
-from holdfast.reaper import Reaper
 from holdfast.testing import FakeClock
+from holdfast.upkeep.reaper import Reaper
 from holdfast.worker import supervisor as module
 from holdfast.worker.launch import Launch
 from holdfast.worker.options import WorkerOptions

@@ -16,8 +16,8 @@ from holdfast import App, Context, Retry
 from holdfast.clock import SystemClock
 from holdfast.core.records import OnCrash, Worker
 from holdfast.errors import StoreUnavailable, StoreUnsupported, UsageError
-from holdfast.scheduler import BATCH
 from holdfast.testing import ShiftedClock
+from holdfast.upkeep.scheduler import BATCH
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.tick import tick
 from tests.worker.house import until
@@ -359,7 +359,7 @@ def test_a_tick_stops_deleting_when_its_budget_ends(monkeypatch: pytest.MonkeyPa
             clock.spend(21)
             return deleted
 
-        monkeypatch.setattr("holdfast.pruner.BATCH", 1)
+        monkeypatch.setattr("holdfast.upkeep.pruner.BATCH", 1)
         monkeypatch.setattr(app.store, "purge", slow)
         assert app.tick(budget_s=20).pruned == 1
         monkeypatch.undo()

@@ -11,7 +11,7 @@ import pytest
 from holdfast import AsyncFlow, Context, Flow, Retry
 from holdfast.core import durations
 from holdfast.errors import UsageError
-from holdfast.tracebacks import FRAMES_MAX, stack_text, trace_of, user_frames
+from holdfast.runtime.tracebacks import FRAMES_MAX, stack_text, trace_of, user_frames
 from tests.worker.house import House, until
 
 ONCE = Retry(attempts_max=1)

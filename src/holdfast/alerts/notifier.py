@@ -35,11 +35,11 @@ from holdfast.core.machine import State
 from holdfast.core.records import Duty, Event, Filter
 from holdfast.core.replay import ASKED_KINDS, asked_since
 from holdfast.core.text import counted
-from holdfast.duties import DutyHolder
 from holdfast.errors import HoldfastError
-from holdfast.hooks import Hooks
 from holdfast.ids import new_id
-from holdfast.service import Service
+from holdfast.runtime.duties import DutyHolder
+from holdfast.runtime.hooks import Hooks
+from holdfast.runtime.service import Service
 from holdfast.stores.protocol import Store, rows_of
 
 log = logging.getLogger("holdfast.alerts")

@@ -22,7 +22,7 @@ from holdfast.cli.output import Column, show_json, show_table
 from holdfast.cli.types import ParamType, Text, WordList, app_argument, json_option, options, shared_option
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
-from holdfast.hooks import Hooks
+from holdfast.runtime.hooks import Hooks
 
 SECRET = "HOLDFAST_ALERT_SECRET"  # noqa: S105  the name of a variable: what is secret has no place among the arguments
 TELL_S = 30.0  # how long the channels may take, for a command that ends

@@ -23,7 +23,7 @@ from holdfast.cli.loading import load_app
 from holdfast.cli.logs import log_to_stderr
 from holdfast.core.child_exit import EXIT_TOO_OLD, EXIT_UNSUPPORTED, EXIT_UNUSABLE
 from holdfast.errors import SchemaMismatch, StoreError, StoreUnsupported, UsageError, is_passing
-from holdfast.store_backoff import StoreBackoff
+from holdfast.runtime.store_backoff import StoreBackoff
 from holdfast.stores.sqlite import protected
 from holdfast.stores.sqlite.connection import out_of_files
 from holdfast.worker.launch import Launch

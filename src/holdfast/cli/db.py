@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from holdfast import insight, store_acts
+from holdfast import insight
+from holdfast.acts import store as store_acts
 from holdfast.cli.base import Group, acknowledge, complain, say, settings, show_result
 from holdfast.cli.exit_codes import Exit
 from holdfast.cli.leaving import noting
@@ -193,7 +194,7 @@ def copy(source_url: str | None, target_url: str, drain: bool, drain_within: flo
     `holdfast db accept`. Workers of the target claim when the copy is complete. Exits with 6 when the source is in use,
     or the target has jobs of its own.
     """
-    from holdfast.store_copy import StoreCopy, require_tables
+    from holdfast.acts.copy import StoreCopy, require_tables
 
     settings().db_given = source_url or settings().db_given
     with opened_store(bulk=True) as source, closing(open_store(target_url, bulk=True)) as target:

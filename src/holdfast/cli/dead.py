@@ -8,6 +8,7 @@ import click
 from msgspec.structs import replace
 
 from holdfast import insight
+from holdfast.acts.mass import MassAct
 from holdfast.cli.base import Group, acknowledge
 from holdfast.cli.confirming import confirm
 from holdfast.cli.db import purge as purge_ended
@@ -31,7 +32,6 @@ from holdfast.cli.types import (
 from holdfast.core.machine import State
 from holdfast.core.records import Job
 from holdfast.errors import Refused, UsageError
-from holdfast.mass_acts import MassAct
 
 
 @click.group(cls=Group, epilog="holdfast dead list", elsewhere={"show": "holdfast jobs show ID"})

@@ -9,7 +9,6 @@ import click
 
 from holdfast import insight
 from holdfast.app import App
-from holdfast.by_name import NamedTask, task_named
 from holdfast.cli.base import Command, say
 from holdfast.cli.loading import import_options, named_app, opened_app
 from holdfast.cli.output import clean, show_json
@@ -18,6 +17,7 @@ from holdfast.core.dependencies import AfterFailed
 from holdfast.core.policy import OnCrash
 from holdfast.core.records import Job as Row
 from holdfast.core.records import NewJob, OnTaken
+from holdfast.enqueueing.by_name import NamedTask, task_named
 from holdfast.errors import UnknownTask
 from holdfast.tasks import Task
 from holdfast.workflow.definition import Workflow

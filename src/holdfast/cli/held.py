@@ -8,6 +8,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
+from holdfast.acts.mass import ActName, MassAct
 from holdfast.app import App
 from holdfast.cli.base import Group
 from holdfast.cli.filters import Chosen, page_options
@@ -19,7 +20,6 @@ from holdfast.cli.types import JobId, Json, Text, fence_option, json_option, per
 from holdfast.core.acts import Choice
 from holdfast.core.records import Job
 from holdfast.insight.format import first_line
-from holdfast.mass_acts import ActName, MassAct
 
 _APP = "Answer with the codec of this app, module:name."
 _RESULT = """Write a JSON value, in single quotes for the shell: '"receipt 7"', '42' or '{"paid": true}'."""

@@ -18,9 +18,9 @@ from holdfast.app import App
 from holdfast.clock import SystemClock
 from holdfast.errors import UsageError
 from holdfast.interrupts import shield_logging
+from holdfast.runtime.tracebacks import describe
 from holdfast.stores.sqlite import protected
 from holdfast.tasks import Task
-from holdfast.tracebacks import describe
 from holdfast.worker.isolated import child, protocol, task_locator
 from holdfast.worker.log_capture import enable_our_loggers, keep_handler
 

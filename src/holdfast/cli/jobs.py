@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from holdfast import insight
+from holdfast.acts.mass import MassAct, decided, deletable, revival
 from holdfast.app import App
 from holdfast.bulk import READ, Acted, delete_all, move_all
 from holdfast.cli import job_page
@@ -40,7 +41,6 @@ from holdfast.core.records import Job, Moment, Seen
 from holdfast.core.verdict import Verdict
 from holdfast.errors import AmbiguousName, NotFound, Refused, UsageError
 from holdfast.insight import Selection
-from holdfast.mass_acts import MassAct, decided, deletable, revival
 from holdfast.stores.protocol import Store, rows_of
 from holdfast.stores.rounds import together
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.durations import iso
-from holdfast.log_fields import FIELDS, current_attempt, fields_of, trace_fields
+from holdfast.runtime.log_fields import FIELDS, current_attempt, fields_of, trace_fields
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", FIELDS}
 _OF_CONTEXT = {"job_id", "task"}  # what `ctx.log` gives to each record: it is in the fields

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import click
 
 from holdfast import insight
+from holdfast.acts.mass import ActName, Listing, MassAct, carry_out, list_for
 from holdfast.cli.base import acknowledge, say
 from holdfast.cli.confirming import confirm
 from holdfast.cli.filters import Chosen, choose_options
@@ -16,7 +17,6 @@ from holdfast.cli.loading import opened_store, suggest_task
 from holdfast.cli.output import Column, Progress, clean, show_json, show_table
 from holdfast.cli.types import options, yes_option
 from holdfast.errors import UsageError
-from holdfast.mass_acts import ActName, Listing, MassAct, carry_out, list_for
 from holdfast.stores.protocol import Store
 
 F = TypeVar("F", bound=Callable[..., Any])

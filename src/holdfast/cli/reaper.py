@@ -75,11 +75,11 @@ def reaper(
     from holdfast.alerts.notifier import Notifier
     from holdfast.continuity import REAPER, Watcher
     from holdfast.core.retention import Retention
-    from holdfast.duties import Election
-    from holdfast.hooks import Hooks
-    from holdfast.pruner import Pruner
-    from holdfast.reaper_service import serve
-    from holdfast.rollup_folder import RollupFolder
+    from holdfast.runtime.duties import Election
+    from holdfast.runtime.hooks import Hooks
+    from holdfast.upkeep.pruner import Pruner
+    from holdfast.upkeep.reaper_service import serve
+    from holdfast.upkeep.rollup_folder import RollupFolder
 
     if not 0.05 <= interval <= 3600:
         raise click.BadParameter("must be between 50ms and 1h", param_hint="--interval")

@@ -209,7 +209,7 @@ def watch(url: str, path: Path, table: str | None, fix: bool, interval: float, l
     from holdfast.rescue.judging import Known
     from holdfast.rescue.map import Map
     from holdfast.rescue.sweep import opened, rescue, tell
-    from holdfast.service import Service
+    from holdfast.runtime.service import Service
 
     if not 0.1 <= interval <= 86_400:
         raise click.BadParameter("must be between 100ms and 1d", param_hint="--interval")

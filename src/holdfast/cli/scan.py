@@ -72,7 +72,7 @@ def scan(
     and dead jobs; the --alert options need no APP.
     """
     from holdfast.alerts.notifier import tell_once
-    from holdfast.reaper import reap, suspected
+    from holdfast.upkeep.reaper import reap, suspected
 
     hooks, alerts = hooks_and_alerts(app, alerts)
     with opened_store() as store, telling_shown():

@@ -6,8 +6,8 @@ from typing import Any
 
 import click
 
-from holdfast import insight, store_acts
-from holdfast.by_name import task_named
+from holdfast import insight
+from holdfast.acts import store as store_acts
 from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.loading import opened_app, opened_store
 from holdfast.cli.output import Column, clean, show_json, show_table
@@ -17,6 +17,7 @@ from holdfast.core.audit import line
 from holdfast.core.durations import iso
 from holdfast.core.schedule import All
 from holdfast.core.transitions import is_declared
+from holdfast.enqueueing.by_name import task_named
 from holdfast.ids import new_job_id
 
 

@@ -91,7 +91,7 @@ def server(
     """
     settings().serves = True
     try:
-        from holdfast.metrics import Registry, measured
+        from holdfast.runtime.metrics import Registry, measured
         from holdfast.server import Server, ServerOptions
         from holdfast.server.asgi import check_own_store
         from holdfast.server.options import is_loopback, networks

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast import insight, store_acts
+from holdfast import insight
+from holdfast.acts import store as store_acts
 from holdfast.cli.base import Group, acknowledge, say
 from holdfast.cli.completing import complete_task
 from holdfast.cli.loading import opened_store

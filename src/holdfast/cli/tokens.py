@@ -6,7 +6,8 @@ from typing import cast
 
 import click
 
-from holdfast import insight, store_acts
+from holdfast import insight
+from holdfast.acts import store as store_acts
 from holdfast.cli.base import Group, say, show_result
 from holdfast.cli.loading import opened_store
 from holdfast.cli.output import Column, clean, show_json, show_table

@@ -19,7 +19,7 @@ from holdfast.cli.types import Duration, F, Text, WordList, grace_option, log_fo
 from holdfast.clock import pause
 from holdfast.core.text import listed
 from holdfast.errors import StoreError, is_final
-from holdfast.store_backoff import StoreBackoff
+from holdfast.runtime.store_backoff import StoreBackoff
 
 
 def _number(flag: str, default: int, words: str, unit: str = "N") -> Callable[[F], F]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 import click
 
 from holdfast import insight
+from holdfast.acts.workers import forget_workers, order_workers, resume_workers
 from holdfast.alerts import Alert
 from holdfast.cli.alerts import TELL_S, alert_options, hooks_and_alerts, telling_shown
 from holdfast.cli.base import Group, say, show_result
@@ -20,9 +21,8 @@ from holdfast.clock import SystemClock
 from holdfast.core.records import Moment, OrderAct, Worker
 from holdfast.core.text import counted, listed
 from holdfast.errors import NotFound
-from holdfast.reaper import Reaper
 from holdfast.stores.rounds import together
-from holdfast.worker_orders import forget_workers, order_workers, resume_workers
+from holdfast.upkeep.reaper import Reaper
 
 
 @click.group(cls=Group, epilog="holdfast workers list")

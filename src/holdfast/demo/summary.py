@@ -9,7 +9,7 @@ from holdfast.app import App
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Filter, Job
 from holdfast.demo.book import Book, Ledger, check, lost
-from holdfast.reaper import reap
+from holdfast.upkeep.reaper import reap
 
 _EVERYTHING = 1_000_000  # more jobs and events than a demo can write
 

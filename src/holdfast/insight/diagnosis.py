@@ -32,10 +32,10 @@ from holdfast.insight.store_findings import TO_MAKE_ONE, of_the_medium, to_take_
 from holdfast.insight.tuning import of_settings
 from holdfast.insight.views import all_jobs, locked_rows, queue_views, totals
 from holdfast.insight.zombies import look_back
-from holdfast.reaper import reap
 from holdfast.stores.protocol import Store, in_words, schema_too_new
 from holdfast.stores.rounds import together
 from holdfast.stores.urls import shown_url
+from holdfast.upkeep.reaper import reap
 
 DAY_S = 86_400.0
 ASKED_LONG_S = DAY_S

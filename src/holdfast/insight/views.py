@@ -29,9 +29,9 @@ from holdfast.insight.audit import pauses
 from holdfast.insight.format import brief, near, parsed
 from holdfast.insight.health import Health, ending_view, endings, health, is_late, usual, vanished_ids, worker_state
 from holdfast.insight.steps import step_view, steps_of, with_failures
-from holdfast.reaper import Report, Zombie
 from holdfast.stores.protocol import Store
 from holdfast.stores.rounds import together
+from holdfast.upkeep.reaper import Report, Zombie
 
 SHOWN_STATES = (*(state.value for state in State), "scheduled", "retrying")
 _PARTS = frozenset({"scheduled", "retrying"})  # of those that are ready

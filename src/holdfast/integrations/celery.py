@@ -32,7 +32,6 @@ from msgspec.structs import replace
 
 from holdfast import App
 from holdfast import Retry as RetryPolicy
-from holdfast.by_name import NamedTask
 from holdfast.clock import SystemClock
 from holdfast.core.acts import Move
 from holdfast.core.machine import State, Transition
@@ -42,9 +41,10 @@ from holdfast.core.published import PublishedTask
 from holdfast.core.records import Filter, Job, Lease, NewJob, Published, Pulse, Worker
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Failed, Outcome, Released, Snoozed, Succeeded, Verdict, judge
+from holdfast.enqueueing.by_name import NamedTask
 from holdfast.errors import HoldfastError, PayloadError, UsageError
 from holdfast.ids import chance, new_id
-from holdfast.service import Service
+from holdfast.runtime.service import Service
 from holdfast.stores.protocol import Reply, Store
 from holdfast.version import __version__
 

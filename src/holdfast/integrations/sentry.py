@@ -14,7 +14,7 @@ import sentry_sdk
 from holdfast.app import App
 from holdfast.core.labels import VALUE_MAX, meta_of
 from holdfast.errors import Interrupted, RetryLater, Rollback, Snooze
-from holdfast.log_fields import fields_of
+from holdfast.runtime.log_fields import fields_of
 from holdfast.tasks import Draft
 from holdfast.worker.context import Context
 

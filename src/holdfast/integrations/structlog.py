@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import Any
 
-from holdfast.log_fields import current_attempt, fields_of
+from holdfast.runtime.log_fields import current_attempt, fields_of
 
 
 def add_job(logger: Any, method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

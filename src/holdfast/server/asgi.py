@@ -18,11 +18,11 @@ from urllib.parse import unquote
 import msgspec
 
 from holdfast.app import App
-from holdfast.by_name import publish
 from holdfast.core.access import Token, User
+from holdfast.enqueueing.by_name import publish
 from holdfast.errors import StoreUnsupported
 from holdfast.ids import new_id
-from holdfast.metrics import Registry, watch_duties
+from holdfast.runtime.metrics import Registry, watch_duties
 from holdfast.server.call import Call, Disconnected, Receive, Scope, Send, decoded, exact, query_of, read_body
 from holdfast.server.events import Feed
 from holdfast.server.liveness import Liveness

@@ -10,6 +10,9 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from holdfast import insight
+from holdfast.acts.store import fire_schedule, note_forgotten
+from holdfast.acts.store import pause_schedule as pause_one
+from holdfast.acts.workers import order_workers, resume_workers
 from holdfast.clock import SystemClock
 from holdfast.core.limits import setting
 from holdfast.core.records import EventKind, Filter, OrderAct, Schedule
@@ -18,14 +21,11 @@ from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import NotFound, UsageError
 from holdfast.ids import new_job_id
 from holdfast.queues import choose_limits, pause_queue, queue_named, resume_queue
-from holdfast.reaper import reap as reap_once
 from holdfast.server.call import Call
 from holdfast.server.jobs import RetryActBody, Text, _acting, _view, job_of
 from holdfast.server.problems import Problem
 from holdfast.server.routes import Answer
-from holdfast.store_acts import fire_schedule, note_forgotten
-from holdfast.store_acts import pause_schedule as pause_one
-from holdfast.worker_orders import order_workers, resume_workers
+from holdfast.upkeep.reaper import reap as reap_once
 
 TICK_MAX_S = 50.0
 SINCE_MAX_S = 30 * 86_400.0

@@ -15,16 +15,16 @@ from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
 from holdfast import insight
+from holdfast.acts.mass import PRIORITY_MAX, ActName, MassAct, carry_out, decided, deletable, needs_own_act, with_states
 from holdfast.bulk import delete_all
-from holdfast.by_name import draft_of, task_named
 from holdfast.core import acts
 from holdfast.core.dependencies import AfterFailed
 from holdfast.core.machine import State
 from holdfast.core.policy import Jitter, OnCrash, Retry
 from holdfast.core.records import Detector, Job, KeyScope, OnTaken, Seen
+from holdfast.enqueueing.by_name import draft_of, task_named
 from holdfast.errors import HoldfastError, IllegalMove, NotFound, Refused
 from holdfast.insight import Selection
-from holdfast.mass_acts import PRIORITY_MAX, ActName, MassAct, carry_out, decided, deletable, needs_own_act, with_states
 from holdfast.server.call import Call
 from holdfast.server.new_jobs import need_own_jobs
 from holdfast.server.problems import Problem, problem_of

@@ -18,7 +18,7 @@ from holdfast.core.autopsy import silence_of
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Filter
 from holdfast.errors import HoldfastError
-from holdfast.metrics import CONTENT_TYPE, FOLDED, Registry, Series, render
+from holdfast.runtime.metrics import CONTENT_TYPE, FOLDED, Registry, Series, render
 from holdfast.server.call import Call
 from holdfast.server.routes import Answer, Route
 from holdfast.version import __version__

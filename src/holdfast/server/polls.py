@@ -13,8 +13,8 @@ from collections import deque
 from contextlib import suppress
 
 from holdfast.clock import Clock
+from holdfast.runtime.store_backoff import StoreBackoff
 from holdfast.server.call import Receive
-from holdfast.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
 
 log = logging.getLogger("holdfast.server")

@@ -14,11 +14,11 @@ from contextlib import ExitStack
 from holdfast.alerts.notifier import Notifier
 from holdfast.app import App
 from holdfast.continuity import REAPER, Watcher
-from holdfast.pruner import Pruner
-from holdfast.reaper_service import serve
-from holdfast.rollup_folder import RollupFolder
-from holdfast.scheduler import Scheduler
-from holdfast.service import Service
+from holdfast.runtime.service import Service
+from holdfast.upkeep.pruner import Pruner
+from holdfast.upkeep.reaper_service import serve
+from holdfast.upkeep.rollup_folder import RollupFolder
+from holdfast.upkeep.scheduler import Scheduler
 
 log = logging.getLogger("holdfast.server")
 

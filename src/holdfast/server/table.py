@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core.access import ADMINS, OPERATORS, PRODUCERS, READERS, ROLES, WORKERS, Role
-from holdfast.metrics import CONTENT_TYPE
+from holdfast.runtime.metrics import CONTENT_TYPE
 from holdfast.server import attempts, events, fleet, health, jobs, liveness, metrics, openapi, sessions
 from holdfast.server.call import Call
 from holdfast.server.routes import OPEN, Answer, Route

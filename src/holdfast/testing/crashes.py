@@ -15,7 +15,7 @@ from holdfast.core.records import Lease, Record
 from holdfast.core.settlement import Settlement
 from holdfast.errors import LeaseLost, UsageError
 from holdfast.failpoints import watch
-from holdfast.log_fields import current_attempt
+from holdfast.runtime.log_fields import current_attempt
 from holdfast.stores.protocol import Reply, Store
 from holdfast.tasks import Task
 from holdfast.worker.attempt import Attempt

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from holdfast.failpoints import point
-from holdfast.log_fields import current_attempt
+from holdfast.runtime.log_fields import current_attempt
 from holdfast.torture.lines import FILE, EffectLine, encode
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast.app import App
 from holdfast.clock import Clock
-from holdfast.closing import Closing
+from holdfast.runtime.closing import Closing
 from holdfast.stores.protocol import Store
 
 OpenStore = Callable[[App, str], Store]  # of an app, whose code gives it this address

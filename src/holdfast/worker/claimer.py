@@ -14,7 +14,7 @@ from holdfast.core.records import Job, nobody_has
 from holdfast.core.recovery import SECOND_LOOK_S
 from holdfast.errors import FileReplaced, HoldfastError, UsageError, WorkerGone
 from holdfast.ids import new_id
-from holdfast.store_backoff import StoreBackoff
+from holdfast.runtime.store_backoff import StoreBackoff
 from holdfast.stores.protocol import Store
 from holdfast.tasks import Task
 from holdfast.worker.admission import Admission

@@ -15,7 +15,7 @@ from holdfast.core.text import clean
 from holdfast.errors import Cancelled, HoldfastError, LeaseLost, StoreError, UsageError, is_outage
 from holdfast.failpoints import point
 from holdfast.interrupts import shielded
-from holdfast.log_fields import current_attempt
+from holdfast.runtime.log_fields import current_attempt
 from holdfast.stores.protocol import Store
 from holdfast.worker.activity import TaskTransaction
 from holdfast.worker.attempt import Attempt

@@ -7,8 +7,8 @@ import threading
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from holdfast.closing import Work
 from holdfast.errors import UsageError
+from holdfast.runtime.closing import Work
 from holdfast.worker.fleet_services import fleet_services
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner

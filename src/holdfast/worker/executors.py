@@ -38,9 +38,18 @@ from holdfast.core.verdict import (
 )
 from holdfast.failpoints import point
 from holdfast.forks import end_if_forked
-from holdfast.log_fields import current_attempt
-from holdfast.tracebacks import FRAME_MAX, FRAMES_MAX, came_from, describe, kind_of, origin_of, trace_of, user_frames
-from holdfast.vital_threads import Died, VitalThread
+from holdfast.runtime.log_fields import current_attempt
+from holdfast.runtime.tracebacks import (
+    FRAME_MAX,
+    FRAMES_MAX,
+    came_from,
+    describe,
+    kind_of,
+    origin_of,
+    trace_of,
+    user_frames,
+)
+from holdfast.runtime.vital_threads import Died, VitalThread
 from holdfast.worker.activity import TaskTransaction
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context, context_maker

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from holdfast.alerts.notifier import Notifier
-from holdfast.pruner import Pruner
-from holdfast.rollup_folder import RollupFolder
-from holdfast.scheduler import Scheduler
+from holdfast.upkeep.pruner import Pruner
+from holdfast.upkeep.rollup_folder import RollupFolder
+from holdfast.upkeep.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from holdfast.app import App

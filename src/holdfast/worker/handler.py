@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.errors import Interrupted
 from holdfast.interrupts import clear_interrupt, interrupt
-from holdfast.tracebacks import stack_text
+from holdfast.runtime.tracebacks import stack_text
 
 if TYPE_CHECKING:
     import asyncio

@@ -19,9 +19,9 @@ from holdfast.core.lease import trust
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Order
 from holdfast.errors import Cancelled, FileLocked, FileReplaced, HoldfastError, LeaseLost, StoreTimeout
-from holdfast.store_backoff import StoreBackoff
+from holdfast.runtime.store_backoff import StoreBackoff
+from holdfast.runtime.vital_threads import Died, VitalThread
 from holdfast.stores.protocol import Store
-from holdfast.vital_threads import Died, VitalThread
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.isolated.memory import peak_mb
 from holdfast.worker.measuring import Measures

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.durations import iso
 from holdfast.core.text import one_line
-from holdfast.log_fields import FIELDS, current_attempt, fields_of
+from holdfast.runtime.log_fields import FIELDS, current_attempt, fields_of
 from holdfast.worker.isolated import protocol
 
 if TYPE_CHECKING:

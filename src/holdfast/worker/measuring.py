@@ -17,8 +17,8 @@ import msgspec
 
 from holdfast.clock import Clock
 from holdfast.core.machine import State
-from holdfast.metrics import METRICS, Registry, measured
-from holdfast.service import Service
+from holdfast.runtime.metrics import METRICS, Registry, measured
+from holdfast.runtime.service import Service
 from holdfast.worker.attempt import Attempt
 
 if TYPE_CHECKING:

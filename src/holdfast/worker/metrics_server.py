@@ -11,7 +11,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from holdfast.errors import UsageError
-from holdfast.metrics import CONTENT_TYPE, Labels, Registry, Series, render
+from holdfast.runtime.metrics import CONTENT_TYPE, Labels, Registry, Series, render
 from holdfast.version import __version__
 from holdfast.worker.measuring import add_up
 

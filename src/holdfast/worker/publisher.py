@@ -6,10 +6,10 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.by_name import publish
 from holdfast.clock import Clock
+from holdfast.enqueueing.by_name import publish
 from holdfast.errors import HoldfastError, StoreDenied
-from holdfast.service import Service
+from holdfast.runtime.service import Service
 from holdfast.stores.protocol import Store
 from holdfast.tasks import Task
 

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
-from holdfast.closing import Work
 from holdfast.continuity import WORKER, Continuity
 from holdfast.core.child_exit import (
     EXIT_BROKEN,
@@ -45,16 +44,17 @@ from holdfast.errors import (
 from holdfast.forks import ForkGuard
 from holdfast.ids import new_id
 from holdfast.interrupts import shield_logging
-from holdfast.log_fields import current_attempt
 from holdfast.queues import declare_limits
-from holdfast.reaper import Reaper
-from holdfast.reaper_service import in_worker
-from holdfast.service import Service
-from holdfast.store_backoff import StoreBackoff
+from holdfast.runtime.closing import Work
+from holdfast.runtime.log_fields import current_attempt
+from holdfast.runtime.service import Service
+from holdfast.runtime.store_backoff import StoreBackoff
+from holdfast.runtime.tracebacks import describe
+from holdfast.runtime.vital_threads import BROKEN_S, end_process, refuse_patched_threads
 from holdfast.stores.protocol import Store
-from holdfast.tracebacks import describe
+from holdfast.upkeep.reaper import Reaper
+from holdfast.upkeep.reaper_service import in_worker
 from holdfast.version import __version__
-from holdfast.vital_threads import BROKEN_S, end_process, refuse_patched_threads
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.claimer import Claimer
 from holdfast.worker.context import Context

@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from holdfast.batch_ends import BatchEnder
 from holdfast.clock import Clock
 from holdfast.core.autopsy import beat_data
 from holdfast.core.durations import iso
@@ -24,16 +23,17 @@ from holdfast.core.settlement import Settlement
 from holdfast.core.settlement import settlement as addressed
 from holdfast.core.text import clean, escaped
 from holdfast.core.verdict import Failed, Outcome, Stalled, Succeeded, TimedOut, Verdict, judge
-from holdfast.dependents import DependentStarter
 from holdfast.errors import HoldfastError, StoreLocked, StoreTimeout, StoreUnavailable, is_outage, is_passing
-from holdfast.hooks import Hooks
 from holdfast.ids import chance, new_id
-from holdfast.locked_rows import LockedRows
-from holdfast.log_fields import about
-from holdfast.store_backoff import StoreBackoff
+from holdfast.runtime.hooks import Hooks
+from holdfast.runtime.locked_rows import LockedRows
+from holdfast.runtime.log_fields import about
+from holdfast.runtime.store_backoff import StoreBackoff
+from holdfast.runtime.tracebacks import ERROR_MAX, describe, logged
+from holdfast.runtime.vital_threads import Died, VitalThread
 from holdfast.stores.protocol import Reply, Store
-from holdfast.tracebacks import ERROR_MAX, describe, logged
-from holdfast.vital_threads import Died, VitalThread
+from holdfast.upkeep.batch_ends import BatchEnder
+from holdfast.upkeep.dependents import DependentStarter
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.executors import outage
 from holdfast.worker.measuring import Measures

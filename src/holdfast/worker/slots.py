@@ -14,8 +14,8 @@ from holdfast.clock import Clock
 from holdfast.continuity import Continuity
 from holdfast.core.isolation import isolates, may_isolate
 from holdfast.core.verdict import Outcome, Released
-from holdfast.store_backoff import SAY_EVERY_S
-from holdfast.vital_threads import Died
+from holdfast.runtime.store_backoff import SAY_EVERY_S
+from holdfast.runtime.vital_threads import Died
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.executors import Flows, Loop, MakeContext, Threads, interrupted
 from holdfast.worker.heartbeat import Heartbeat

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 
-from holdfast.log_fields import about
+from holdfast.runtime.log_fields import about
 from holdfast.worker.attempt import Attempt
 
 log = logging.getLogger("holdfast.worker")

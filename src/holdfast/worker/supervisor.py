@@ -39,11 +39,11 @@ from holdfast.core.text import counted, escaped
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import FileLocked, FileReplaced, HoldfastError, StoreDenied, StoreLocked
 from holdfast.ids import new_id
-from holdfast.reaper import Reaper
-from holdfast.store_backoff import StoreBackoff
+from holdfast.runtime.store_backoff import StoreBackoff
+from holdfast.runtime.vital_threads import refuse_patched_threads
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import protected
-from holdfast.vital_threads import refuse_patched_threads
+from holdfast.upkeep.reaper import Reaper
 from holdfast.worker.isolated.process import end_of
 from holdfast.worker.launch import Launch
 from holdfast.worker.log_capture import enable_our_loggers

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from holdfast.clock import Clock
 from holdfast.core.recovery import SECOND_LOOK_S
-from holdfast.reaper import LOOK_S, Reaper
 from holdfast.stores.protocol import Store
+from holdfast.upkeep.reaper import LOOK_S, Reaper
 
 log = logging.getLogger("holdfast.worker")
 

@@ -15,13 +15,13 @@ import msgspec
 
 from holdfast.alerts.notifier import tell_once
 from holdfast.alerts.standing import STANDING_S
-from holdfast.closing import Work
 from holdfast.core.child_exit import EXIT_TOO_OLD
 from holdfast.errors import DutyLost, StoreError, UsageError
-from holdfast.pruner import Pruner
-from holdfast.rollup_folder import RollupFolder
-from holdfast.scheduler import Scheduler
+from holdfast.runtime.closing import Work
 from holdfast.stores.protocol import schema_too_new
+from holdfast.upkeep.pruner import Pruner
+from holdfast.upkeep.rollup_folder import RollupFolder
+from holdfast.upkeep.scheduler import Scheduler
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
 

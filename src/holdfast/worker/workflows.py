@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.clock import Clock
+from holdfast.runtime.vital_threads import Died
 from holdfast.stores.protocol import Store
-from holdfast.vital_threads import Died
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
 from holdfast.workflow import async_driver, sync_driver

@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 from holdfast.core.records import Record
 from holdfast.core.replay import FlowCall, Scope
 from holdfast.errors import Dropped, Interrupted, Misused, Parking, Rewinding, StepFailed, UsageError
+from holdfast.runtime.tracebacks import calls_user_code
 from holdfast.stores.protocol import Reply
-from holdfast.tracebacks import calls_user_code
 from holdfast.workflow.caught import Location, calling_place, is_on_its_way, place_of
 from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, current_scope, inside, merged
 from holdfast.workflow.recorder import Recorder

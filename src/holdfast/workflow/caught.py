@@ -10,7 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from holdfast.errors import StoreError
-from holdfast.tracebacks import is_ours
+from holdfast.runtime.tracebacks import is_ours
 
 if TYPE_CHECKING:
     from holdfast.core.records import Job

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from holdfast.clock import Clock
 from holdfast.core.records import Record
 from holdfast.errors import StoreTimeout, StoreUnavailable, is_passing
-from holdfast.locked_rows import LockedRows
-from holdfast.store_backoff import StoreBackoff
+from holdfast.runtime.locked_rows import LockedRows
+from holdfast.runtime.store_backoff import StoreBackoff
+from holdfast.runtime.vital_threads import Died, VitalThread
 from holdfast.stores.protocol import Reply, Store
-from holdfast.vital_threads import Died, VitalThread
 
 log = logging.getLogger("holdfast.worker")
 

@@ -45,8 +45,8 @@ from holdfast.errors import (
 from holdfast.failpoints import point
 from holdfast.ids import chance
 from holdfast.jobs import Job, ended_error
+from holdfast.runtime.tracebacks import describe
 from holdfast.stores.protocol import Reply, Store
-from holdfast.tracebacks import describe
 from holdfast.workflow.caught import LINGER_S, Location, report_once
 from holdfast.workflow.effects import Do, Operation, Pause, Read, Wait, Write, current_scope
 from holdfast.workflow.raised import as_recorded, name_of_class, raised, shortened, written

@@ -15,8 +15,8 @@ from holdfast.core.records import Record
 from holdfast.core.replay import FlowCall, Scope
 from holdfast.errors import Interrupted, Parking, Rewinding, UsageError
 from holdfast.interrupts import clear_interrupt, interrupt, shielded
+from holdfast.runtime.tracebacks import calls_user_code
 from holdfast.stores.protocol import Reply
-from holdfast.tracebacks import calls_user_code
 from holdfast.workflow.caught import calling_place, is_on_its_way, place_of
 from holdfast.workflow.effects import Do, Effect, Operation, Pause, Read, Wait, Write, current_scope, inside, merged
 from holdfast.workflow.recorder import Recorder

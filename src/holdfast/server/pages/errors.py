@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from holdfast import insight
+from holdfast.acts.mass import MassAct, act_on_selected
 from holdfast.core.machine import State
 from holdfast.errors import NotFound
-from holdfast.mass_acts import MassAct, act_on_selected
 from holdfast.server.call import Call
 from holdfast.server.pages.page import Context, Form, Page, counted_in, note_of, see
 from holdfast.server.problems import Problem

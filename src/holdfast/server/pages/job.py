@@ -10,6 +10,7 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast import insight
+from holdfast.acts.mass import MassAct, decided
 from holdfast.bulk import delete_all
 from holdfast.core import acts
 from holdfast.core.autopsy import lines_of
@@ -21,15 +22,14 @@ from holdfast.core.stop_reason import full_reason
 from holdfast.errors import IllegalMove, Refused
 from holdfast.insight.possible_acts import PossibleAct, on_job
 from holdfast.insight.views import health_of
-from holdfast.mass_acts import MassAct, decided
 from holdfast.queues import resume_queue
-from holdfast.reaper import reap as reap_once
 from holdfast.server.call import Call
 from holdfast.server.jobs import changed, job_of
 from holdfast.server.pages.page import Context, Detail, Form, Page, note_of, see
 from holdfast.server.problems import Problem, problem_of
 from holdfast.server.routes import Answer
 from holdfast.stores.rounds import together
+from holdfast.upkeep.reaper import reap as reap_once
 
 EVENTS_SHOWN = 100
 ATTEMPTS_SHOWN = 40  # the newest

@@ -11,12 +11,12 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import insight
+from holdfast.acts.mass import MassAct, carry_out, list_for
 from holdfast.core.durations import instant
 from holdfast.core.machine import LIVE, State
 from holdfast.core.records import Job, Seen
 from holdfast.errors import UsageError
 from holdfast.insight import Selection
-from holdfast.mass_acts import MassAct, carry_out, list_for
 from holdfast.server.call import Call
 from holdfast.server.jobs import anchors_in, cursor_to, living_one, page_of
 from holdfast.server.pages.page import Context, Form, Page, note_of

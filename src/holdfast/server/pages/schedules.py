@@ -8,6 +8,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from holdfast import insight
+from holdfast.acts.store import fire_schedule, pause_schedule
 from holdfast.clock import SystemClock
 from holdfast.errors import NotFound
 from holdfast.ids import new_job_id
@@ -15,7 +16,6 @@ from holdfast.server.call import Call
 from holdfast.server.fleet import schedule_of
 from holdfast.server.pages.page import Context, Form, Page, note_of, see
 from holdfast.server.routes import Answer
-from holdfast.store_acts import fire_schedule, pause_schedule
 
 SHOWN_MAX = 500
 Key = Annotated[str, Meta(min_length=1, max_length=1000)]

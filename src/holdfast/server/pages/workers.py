@@ -8,13 +8,13 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from holdfast import insight
+from holdfast.acts.workers import order_workers, resume_workers
 from holdfast.core.records import OrderAct
 from holdfast.errors import NotFound
 from holdfast.server.call import Call
 from holdfast.server.fleet import serves
 from holdfast.server.pages.page import Context, Form, Page, note_of, see
 from holdfast.server.routes import Answer
-from holdfast.worker_orders import order_workers, resume_workers
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 GONE_MAX = 200  # of the workers that stopped or died, the newest

@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from holdfast import insight
 from holdfast.insight.live import live_view
-from holdfast.reaper import reap
 from holdfast.server.call import Call
 from holdfast.server.pages.page import Context, Form, Page, see
 from holdfast.server.routes import Answer
 from holdfast.stores.rounds import together
+from holdfast.upkeep.reaper import reap
 
 Window = Literal["hour", "day", "week"]
 WINDOWS: Mapping[Window, float] = {"hour": 3_600.0, "day": 86_400.0, "week": 7 * 86_400.0}

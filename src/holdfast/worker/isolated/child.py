@@ -19,18 +19,18 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, cast
 
 from holdfast.clock import Clock
-from holdfast.closing import Work
 from holdfast.core.child_exit import EXIT_BROKEN
 from holdfast.core.text import clean
 from holdfast.core.verdict import Failed, Outcome
 from holdfast.errors import Cancelled, HoldfastError, NoProgress, StoreUnsupported, TimeLimit, UsageError
 from holdfast.forks import ForkGuard
 from holdfast.interrupts import shielded
-from holdfast.log_fields import current_attempt, trace_fields
+from holdfast.runtime.closing import Work
+from holdfast.runtime.log_fields import current_attempt, trace_fields
+from holdfast.runtime.tracebacks import ERROR_MAX, describe
+from holdfast.runtime.vital_threads import BROKEN_S, end_process
 from holdfast.stores.protocol import Store
 from holdfast.tasks import Task
-from holdfast.tracebacks import ERROR_MAX, describe
-from holdfast.vital_threads import BROKEN_S, end_process
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.context import Context
 from holdfast.worker.executors import Loop, Threads

@@ -23,8 +23,8 @@ from holdfast.clock import Clock
 from holdfast.core.records import Moment
 from holdfast.core.text import clean, escaped
 from holdfast.core.verdict import Cancelled, Failed, Outcome, Released
-from holdfast.tracebacks import ERROR_MAX
-from holdfast.vital_threads import Died, VitalThread
+from holdfast.runtime.tracebacks import ERROR_MAX
+from holdfast.runtime.vital_threads import Died, VitalThread
 from holdfast.worker.attempt import Attempt
 from holdfast.worker.executors import ReportOutcome
 from holdfast.worker.handler import Handler

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.acts.store import note_forgotten
 from holdfast.core.orders import applies, parent_name
 from holdfast.core.records import Order, OrderAct, Worker
 from holdfast.core.text import check_storable
 from holdfast.core.worker_exit import WorkerExit
 from holdfast.errors import NotFound, Refused
-from holdfast.store_acts import note_forgotten
 from holdfast.stores.protocol import Store
 
 if TYPE_CHECKING:
-    from holdfast.reaper import Reaper
+    from holdfast.upkeep.reaper import Reaper
 
 
 def order_workers(store: Store, name: str, act: OrderAct, actor: str, note: str | None) -> list[Worker]:

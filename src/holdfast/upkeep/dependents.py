@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
-from holdfast.after_settle import REST_S, AfterSettle
 from holdfast.clock import Clock
 from holdfast.core.acts import Move
 from holdfast.core.dependencies import decide, ids_of
@@ -23,6 +22,7 @@ from holdfast.core.records import Job, NewJob
 from holdfast.errors import NotFound, UsageError
 from holdfast.failpoints import point
 from holdfast.stores.protocol import Reply, Store, rows_of
+from holdfast.upkeep.after_settle import REST_S, AfterSettle
 
 log = logging.getLogger("holdfast.reaper")
 

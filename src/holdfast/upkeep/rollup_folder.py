@@ -12,11 +12,11 @@ import logging
 from holdfast.clock import Clock
 from holdfast.core.machine import ENDED
 from holdfast.core.rollups import FOLD_MAX
-from holdfast.duties import DutyHolder
 from holdfast.errors import DutyLost
-from holdfast.hooks import Hooks
 from holdfast.ids import new_id
-from holdfast.service import Service
+from holdfast.runtime.duties import DutyHolder
+from holdfast.runtime.hooks import Hooks
+from holdfast.runtime.service import Service
 from holdfast.stores.protocol import Store
 
 log = logging.getLogger("holdfast.rollups")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from holdfast.acts.workers import order_workers
 from holdfast.clock import Clock, SystemClock, pause
 from holdfast.core.continuity import Doubt
 from holdfast.core.machine import State
@@ -29,7 +30,6 @@ from holdfast.stores import open_store
 from holdfast.stores.copying import TABLES, HasTables, Key, Row, Table, Tables, one_form
 from holdfast.stores.protocol import Reply, Store
 from holdfast.stores.urls import shown_url
-from holdfast.worker_orders import order_workers
 
 PAGE = 500  # rows that are compared, and written, at once
 PASSES_MAX = 5  # a store that changes all the time cannot be copied

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.records import NewJob
-from holdfast.dependents import looked_up
 from holdfast.errors import StoreError, UsageError
 from holdfast.stores.protocol import Added, Store
 from holdfast.tasks import Draft
+from holdfast.upkeep.dependents import looked_up
 
 if TYPE_CHECKING:
     from holdfast.app import App

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from holdfast.batch_ends import end_batches
 from holdfast.core.batches import FACTS, Then, checked_abandon_s, then_text
 from holdfast.core.batches import Batch as Row
 from holdfast.core.callbacks import derived_id
@@ -18,11 +17,12 @@ from holdfast.core.dependencies import check_no_after
 from holdfast.core.durations import iso
 from holdfast.core.keys import check_no_key_rule
 from holdfast.core.payload import JSON
-from holdfast.dependents import looked_up
-from holdfast.enqueueing import ADD_AT_ONCE, ADD_CHARACTERS, check_draft, first_chunk
+from holdfast.enqueueing.many import ADD_AT_ONCE, ADD_CHARACTERS, check_draft, first_chunk
 from holdfast.errors import PayloadError, Refused, StoreError, UsageError
 from holdfast.ids import new_job_id
 from holdfast.tasks import Draft, JobOptions, Sender, Task
+from holdfast.upkeep.batch_ends import end_batches
+from holdfast.upkeep.dependents import looked_up
 
 if TYPE_CHECKING:
     from holdfast.app import App

@@ -12,13 +12,13 @@ from collections.abc import Callable
 
 from holdfast.clock import Clock
 from holdfast.core.recovery import PROOF_S, RENEW_S, SECOND_LOOK_S
-from holdfast.duties import DutyHolder, Election
 from holdfast.errors import FileReplaced
-from holdfast.hooks import Hooks
 from holdfast.ids import new_id
-from holdfast.reaper import Reaper
-from holdfast.service import Service
+from holdfast.runtime.duties import DutyHolder, Election
+from holdfast.runtime.hooks import Hooks
+from holdfast.runtime.service import Service
 from holdfast.stores.protocol import Store
+from holdfast.upkeep.reaper import Reaper
 
 log = logging.getLogger("holdfast.reaper")
 

@@ -14,7 +14,7 @@ from holdfast.clock import Clock
 from holdfast.core.lease import TrustWindow, trust
 from holdfast.core.records import Duty
 from holdfast.errors import HoldfastError, UsageError
-from holdfast.hooks import Hooks
+from holdfast.runtime.hooks import Hooks
 from holdfast.stores.protocol import Store
 
 log = logging.getLogger("holdfast.duties")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from holdfast.errors import UsageError
-from holdfast.tracebacks import FRAMES_MAX, describe, logged, user_frames
+from holdfast.runtime.tracebacks import FRAMES_MAX, describe, logged, user_frames
 
 T = TypeVar("T")
 Opener = Callable[[], T | Awaitable[T] | Iterator[T] | AsyncIterator[T]]

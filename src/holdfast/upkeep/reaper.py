@@ -18,7 +18,6 @@ from socket import gethostname
 
 import msgspec
 
-from holdfast.batch_ends import BatchSweep
 from holdfast.clock import Clock, pause
 from holdfast.core import recovery
 from holdfast.core.machine import State
@@ -27,14 +26,15 @@ from holdfast.core.recovery import RENEW_S, SECOND_LOOK_S, WorkerDeath, overdue_
 from holdfast.core.settlement import Settlement, settlement
 from holdfast.core.verdict import Verdict, judge
 from holdfast.core.worker_exit import WorkerExit
-from holdfast.dependents import DependentSweep
 from holdfast.errors import HoldfastError, PolicyError, StoreError, StoreLocked, StoreTimeout, is_passing
-from holdfast.expiry import ExpirySweep
 from holdfast.failpoints import point
-from holdfast.hooks import Hooks
 from holdfast.ids import chance
-from holdfast.log_fields import about
+from holdfast.runtime.hooks import Hooks
+from holdfast.runtime.log_fields import about
 from holdfast.stores.protocol import Reply, Store
+from holdfast.upkeep.batch_ends import BatchSweep
+from holdfast.upkeep.dependents import DependentSweep
+from holdfast.upkeep.expiry import ExpirySweep
 
 log = logging.getLogger("holdfast.reaper")
 

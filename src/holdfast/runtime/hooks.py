@@ -16,7 +16,7 @@ from holdfast.core.labels import meta_of
 from holdfast.core.records import Job
 from holdfast.core.verdict import Verdict
 from holdfast.errors import UsageError
-from holdfast.tracebacks import FRAMES_MAX, describe, logged, user_frames
+from holdfast.runtime.tracebacks import FRAMES_MAX, describe, logged, user_frames
 
 HookKind = Literal["zombie", "held", "dead", "duty_acquired", "duty_lost", "error"]
 Hook = Callable[[Mapping[str, Any]], object]

@@ -16,7 +16,7 @@ from typing import Any, Literal, cast
 from holdfast.clock import Clock
 from holdfast.core.records import NewJob
 from holdfast.errors import HoldfastError, StoreDenied, StoreFull, StoreReadOnly, StoreTimeout, StoreUnavailable
-from holdfast.hooks import Hooks
+from holdfast.runtime.hooks import Hooks
 from holdfast.stores.protocol import Added, Store
 
 Kind = Literal["counter", "gauge", "histogram"]

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from holdfast.tracebacks import FRAMES_MAX, describe, logged, user_frames
+from holdfast.runtime.tracebacks import FRAMES_MAX, describe, logged, user_frames
 
 WorkerHook = Callable[[], object]  # what it returns is awaited on the event loop of the jobs if it can be
 Wait = Callable[[Awaitable[Any]], None]

@@ -26,10 +26,10 @@ from holdfast.core.records import Firing, Schedule
 from holdfast.core.schedule import Missed, checked, checked_jitter, due, missed_by, next_instant, run_at
 from holdfast.core.text import check_storable
 from holdfast.core.transitions import RENEW_S, is_declared
-from holdfast.duties import DutyHolder
 from holdfast.errors import Refused, StoreError, UsageError, is_passing
 from holdfast.ids import fired_job_id, new_id
-from holdfast.service import Service
+from holdfast.runtime.duties import DutyHolder
+from holdfast.runtime.service import Service
 from holdfast.stores.protocol import Added, Reply, Store
 from holdfast.tasks import Draft, Sender, check_name
 

@@ -10,8 +10,8 @@ from dataclasses import KW_ONLY, dataclass, field
 from holdfast.clock import Clock
 from holdfast.errors import DutyLost, HoldfastError
 from holdfast.ids import chance
-from holdfast.store_backoff import StoreBackoff
-from holdfast.vital_threads import Died, VitalThread
+from holdfast.runtime.store_backoff import StoreBackoff
+from holdfast.runtime.vital_threads import Died, VitalThread
 
 
 @dataclass(eq=False)

@@ -13,12 +13,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from holdfast.after_settle import AfterSettle
 from holdfast.clock import Clock
 from holdfast.core.batches import Batch, conclusion
 from holdfast.errors import is_passing
 from holdfast.stores.protocol import Store
 from holdfast.stores.row_json import log_once
+from holdfast.upkeep.after_settle import AfterSettle
 
 log = logging.getLogger("holdfast.batches")
 

@@ -9,14 +9,14 @@ import threading
 from typing import TYPE_CHECKING, Self
 
 from holdfast.alerts.notifier import Notifier
-from holdfast.closing import Work
 from holdfast.continuity import REAPER, Watcher
 from holdfast.core.text import check_storable
-from holdfast.duties import Election
 from holdfast.errors import UsageError
-from holdfast.pruner import Pruner
-from holdfast.reaper_service import serve
-from holdfast.rollup_folder import RollupFolder
+from holdfast.runtime.closing import Work
+from holdfast.runtime.duties import Election
+from holdfast.upkeep.pruner import Pruner
+from holdfast.upkeep.reaper_service import serve
+from holdfast.upkeep.rollup_folder import RollupFolder
 
 if TYPE_CHECKING:
     from holdfast.app import App

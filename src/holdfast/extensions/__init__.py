@@ -1,0 +1,1 @@
+"""Code of the user's that Holdfast calls: middleware, hooks, resources."""

@@ -1,0 +1,1 @@
+"""Services, backoff, tracebacks, log fields and metrics: what several threads and processes share."""
