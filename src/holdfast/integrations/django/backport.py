@@ -8,11 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from django_tasks.backends.base import BaseTaskBackend
-from django_tasks.base import Task, TaskContext, TaskError, TaskResult, TaskResultStatus
-from django_tasks.exceptions import TaskResultDoesNotExist
-from django_tasks.signals import task_enqueued, task_finished, task_started
-from django_tasks.utils import normalize_json
+from django_tasks.backends.base import BaseTaskBackend  # pyright: ignore[reportMissingImports]
+from django_tasks.base import (  # pyright: ignore[reportMissingImports]
+    Task,
+    TaskContext,
+    TaskError,
+    TaskResult,
+    TaskResultStatus,
+)
+from django_tasks.exceptions import TaskResultDoesNotExist  # pyright: ignore[reportMissingImports]
+from django_tasks.signals import task_enqueued, task_finished, task_started  # pyright: ignore[reportMissingImports]
+from django_tasks.utils import normalize_json  # pyright: ignore[reportMissingImports]
 
 from holdfast.integrations.django.task_backend import Api, BackendMixin, Policies
 
