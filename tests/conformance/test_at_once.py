@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast.batch_ends import end_batches
 from holdfast.core.batches import Batch, Then, then_text
 from holdfast.core.limits import setting
 from holdfast.core.machine import State
@@ -18,6 +17,7 @@ from holdfast.core.records import Filter, Job
 from holdfast.core.verdict import Failed, Succeeded
 from holdfast.ids import new_id
 from holdfast.stores.protocol import Reply, Store
+from holdfast.upkeep.batch_ends import end_batches
 from tests.factory import claim, enrol, make_job, settle_for_good, settlement
 
 CLAIMERS = 8

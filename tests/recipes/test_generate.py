@@ -15,12 +15,12 @@ import kubernetes_validate
 import pytest
 import yaml
 from click.testing import CliRunner
-from holdfast.metrics import METRICS
 from jsonschema import Draft202012Validator
 from promql_parser import parse
 
 from holdfast.cli.generate import KINDS, STOP_MARGIN_S
 from holdfast.cli.main import cli
+from holdfast.runtime.metrics import METRICS
 from tests.recipes.schemas import ALERTS, COMPOSE, DASHBOARD, SCALED_OBJECT, UNIT_KEYS, Schema
 
 KUBERNETES = "1.35"
