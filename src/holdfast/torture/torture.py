@@ -21,7 +21,7 @@ from holdfast.app import App
 from holdfast.clock import Clock, pause
 from holdfast.core.machine import State
 from holdfast.core.records import Filter, Job, NewJob
-from holdfast.enqueueing import store_many
+from holdfast.enqueueing.many import store_many
 from holdfast.errors import HoldfastError, UsageError
 from holdfast.ids import chance, new_job_id
 from holdfast.tasks import Task
