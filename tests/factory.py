@@ -19,7 +19,7 @@ from holdfast.core.settlement import settlement as addressed
 from holdfast.core.verdict import Cancelled, Failed, Lost, Outcome, Parked, Succeeded, Verdict, judge
 from holdfast.errors import KeyTaken
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.protocol import Reply, Store
+from holdfast.stores.protocol import Added, Reply, Store
 from holdfast.testing import FakeClock
 
 _numbers = itertools.count(1)
@@ -63,6 +63,12 @@ def add(store: Store, **given: Any) -> Job:
     [added] = store.add([new])
     assert (added.id, added.existed) == (new.id, False)
     return row(store, new.id)
+
+
+def add_many(store: Store, jobs: Sequence[NewJob]) -> list[Added]:
+    """Add jobs in as few calls as the store takes."""
+    most = store.add_most or len(jobs)
+    return [each for start in range(0, len(jobs), most) for each in store.add(jobs[start : start + most])]
 
 
 def row(store: Store, job_id: str) -> Job:

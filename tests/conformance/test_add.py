@@ -9,7 +9,7 @@ from holdfast.core.records import Filter
 from holdfast.core.transitions import first_row
 from holdfast.stores.protocol import Added, Store
 from holdfast.testing import FakeClock
-from tests.factory import add, job_in, make_job, picture, row
+from tests.factory import add, add_many, job_in, make_job, picture, row
 
 AWKWARD = {
     "letters of many scripts": "žluťoučký кот 猫 ねこ قطة",
@@ -193,11 +193,11 @@ def test_instants_are_kept_to_a_hundred_thousandth_of_a_second(store: Store, run
 
 def test_a_batch_of_two_thousand_is_stored_in_its_order(store: Store) -> None:
     jobs = [make_job(key=f"key-{number}", priority=number % 3) for number in range(2000)]
-    assert store.add(jobs) == [Added(job.id, False) for job in jobs]
+    assert add_many(store, jobs) == [Added(job.id, False) for job in jobs]
     assert store.counts() == {"default": {State.READY: 2000}}
     found = store.find(Filter(limit=3000))
     assert [job.id for job in reversed(found)] == [job.id for job in jobs]
-    assert store.add(jobs) == [Added(job.id, True) for job in jobs]
+    assert add_many(store, jobs) == [Added(job.id, True) for job in jobs]
 
 
 def test_in_a_batch_the_key_of_an_ended_job_is_as_free_as_alone(store: Store) -> None:

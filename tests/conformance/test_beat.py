@@ -16,6 +16,7 @@ from tests.factory import (
     EXPIRED,
     STALE,
     add,
+    add_many,
     again,
     claim,
     enrol,
@@ -367,7 +368,7 @@ def test_a_beat_does_not_touch_what_is_not_running(store: Store) -> None:
 
 
 def test_two_thousand_leases_are_renewed_in_one_beat(store: Store, clock: FakeClock) -> None:
-    store.add([make_job() for _ in range(2000)])
+    add_many(store, [make_job() for _ in range(2000)])
     worker = enrol(store)
     jobs = claim(store, worker, limit=2000)
     clock.advance(10)

@@ -7,7 +7,7 @@ from holdfast.core.verdict import Failed, Succeeded
 from holdfast.errors import WorkerGone
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.factory import EXPIRED, add, again, claim, enrol, job_in, make_job, picture, row, settle, start
+from tests.factory import EXPIRED, add, add_many, again, claim, enrol, job_in, make_job, picture, row, settle, start
 
 
 def test_a_claim_sets_lease_fence_and_attempt_in_one(store: Store, clock: FakeClock) -> None:
@@ -122,7 +122,7 @@ def test_jobs_of_other_tasks_stay_where_they_are(store: Store) -> None:
 
 
 def test_a_thousand_jobs_of_an_unknown_task_do_not_block_the_queue(store: Store) -> None:
-    store.add([make_job(task="strange", priority=1) for _ in range(1000)])
+    add_many(store, [make_job(task="strange", priority=1) for _ in range(1000)])
     ours = add(store)
     assert [job.id for job in claim(store, limit=1)] == [ours.id]
 
@@ -333,7 +333,7 @@ def test_a_reaped_job_is_claimable_at_once_under_a_higher_fence(store: Store) ->
 
 def test_two_thousand_jobs_are_claimed_in_one_batch(store: Store) -> None:
     new = [make_job() for _ in range(2000)]
-    store.add(new)
+    add_many(store, new)
     jobs = claim(store, limit=2000)
     assert [job.id for job in jobs] == [job.id for job in new]
     assert store.counts() == {"default": {State.RUNNING: 2000}}

@@ -11,7 +11,7 @@ from holdfast.core.records import Job
 from holdfast.core.verdict import Failed, Outcome, Parked, Released, Snoozed, Succeeded
 from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
-from tests.factory import EXPIRED, add, awaiting, claim, enrol, make_job, row, settle
+from tests.factory import EXPIRED, add, add_many, awaiting, claim, enrol, make_job, row, settle
 
 _claims = itertools.count(1)
 
@@ -353,7 +353,7 @@ def test_a_claim_from_many_queues_with_limits_takes_what_may_start(store: Store,
 
 def test_many_full_groups_do_not_hide_an_open_one(store: Store) -> None:
     store.limit("default", setting(group_limit=1))
-    store.add([make_job(group=f"g{number:05}") for number in range(2500) for _ in range(2)])
+    add_many(store, [make_job(group=f"g{number:05}") for number in range(2500) for _ in range(2)])
     worker = enrol(store)
     for _ in range(5):
         jobs = taken(store, worker, 500)

@@ -16,6 +16,7 @@ from holdfast.testing import FakeClock
 from tests.factory import (
     EXPIRED,
     add,
+    add_many,
     again,
     claim,
     job_in,
@@ -353,7 +354,7 @@ def test_children_of_one_workflow_that_end_together_are_all_told_to_it(store: St
 
 
 def test_a_large_page_of_acts_is_applied(store: Store) -> None:
-    store.add([make_job() for _ in range(1_000)])
+    add_many(store, [make_job() for _ in range(1_000)])
     jobs = store.find(Filter(limit=1_000))
     assert store.move([Move(job.seen, acts.cancel(job, actor="ann")) for job in jobs]) == [Reply.ACCEPTED] * 1_000
     assert store.counts() == {"default": {State.CANCELLED: 1_000}}

@@ -33,6 +33,7 @@ from tests.factory import (
     STALE,
     a_job,
     a_step,
+    add_many,
     again,
     claim,
     enrol,
@@ -779,7 +780,7 @@ def test_a_settled_key_is_free_for_the_next_job(store: Store) -> None:
 
 
 def test_two_thousand_attempts_are_settled_in_one_batch(store: Store) -> None:
-    store.add([make_job() for _ in range(2000)])
+    add_many(store, [make_job() for _ in range(2000)])
     jobs = claim(store, enrol(store), limit=2000)
     outcomes = [Succeeded('"x"') if number % 2 else Failed("x") for number in range(2000)]
     batch = [settlement(job, outcome) for job, outcome in zip(jobs, outcomes, strict=True)]

@@ -5,7 +5,7 @@ import pytest
 from holdfast.core.machine import State
 from holdfast.stores.protocol import Store
 from holdfast.testing import FakeClock
-from tests.factory import add, job_in, make_job, picture
+from tests.factory import add, add_many, job_in, make_job, picture
 
 
 def test_jobs_of_unknown_tasks_are_counted_by_task(store: Store) -> None:
@@ -46,7 +46,7 @@ def test_only_ready_jobs_are_unserved(store: Store, state: State) -> None:
 
 
 def test_it_stops_counting_at_a_thousand_jobs(store: Store) -> None:
-    store.add([make_job() for _ in range(1200)])
+    add_many(store, [make_job() for _ in range(1200)])
     assert dict(store.unserved(["default"], ["known"])) == {"t": 1000}
 
 
