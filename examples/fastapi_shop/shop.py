@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Response
 from sqlalchemy.ext.asyncio import async_sessionmaker, create_async_engine
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 from starlette.routing import Mount
 
 from holdfast import App, Context, Flow, Retry
 from holdfast.integrations.fastapi import get_app, lifespan, progress_events, status_of
-from holdfast.integrations.sqlalchemy import session, transaction
+from holdfast.integrations.sqlalchemy import install_sessions, transaction
 from holdfast.server import Server, User
 
 URL = os.environ.get("DATABASE_URL", "sqlite:///shop.db")
@@ -26,6 +26,7 @@ app = App(URL, keep={"done": "7d"})
 engine = create_async_engine(f"{DRIVERS[scheme]}:{rest}")
 sessions = async_sessionmaker(engine, expire_on_commit=False)
 app.queue("mail", limit=2)
+install_sessions(app)
 
 
 class Base(DeclarativeBase):
@@ -49,7 +50,7 @@ class Receipt(Base):
 def send_receipt(ctx: Context, order: int, text: str) -> None:
     """Write the receipt in the transaction that ends the job: there is one, whatever dies."""
     ctx.progress(0.5, note="writing")
-    with ctx.transaction() as db, session(db) as orm:
+    with ctx.session(Session) as orm:
         orm.add(Receipt(order=order, text=text))
 
 

@@ -4,6 +4,9 @@ from datetime import timedelta
 from sqlite3 import Connection
 from typing import Any, reveal_type
 
+from sqlalchemy.ext.asyncio import AsyncSession
+from sqlalchemy.orm import Session
+
 from holdfast import App, AsyncFlow, Context, Flow, Job, Retry, Task
 
 app = App("memory://")
@@ -204,6 +207,16 @@ async def call_the_functions_themselves(flow: Flow, on_the_loop: AsyncFlow) -> N
 
 @app.workflow
 async def bare_async_flow(flow: AsyncFlow) -> None: ...
+
+
+@app.task
+async def writes(ctx: Context) -> None:
+    with ctx.session(Session) as orm:
+        reveal_type(orm)  # is: sqlalchemy.orm.session.Session
+    async with ctx.asession(AsyncSession) as aorm:
+        reveal_type(aorm)  # is: sqlalchemy.ext.asyncio.session.AsyncSession
+    with ctx.session() as anything_else:
+        reveal_type(anything_else)  # is: Any
 
 
 @app.task

@@ -11,7 +11,7 @@ import functools
 import threading
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any, NoReturn, TypeVar, overload
 
 from sqlalchemy import Connection, Engine, create_engine, event
@@ -23,8 +23,10 @@ from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
+from holdfast.app import App
 from holdfast.errors import HoldfastError, TransactionExpired, UsageError
 from holdfast.integrations.lent import kind_of
+from holdfast.worker.sessions import Sessions
 
 S = TypeVar("S", bound=Session)
 AS = TypeVar("AS", bound=AsyncSession)
@@ -37,6 +39,7 @@ _NO_COMMIT = (
     "Holdfast commits when the attempt ends: remove the commit, or call flush(); "
     "session.begin_nested() makes a part that can be rolled back"
 )
+_OURS: dict[str, Any] = {"binds": None, "twophase": False, "join_transaction_mode": "rollback_only"}
 _lending = threading.local()  # the connection that the engine is to use, while it asks for one
 _begun: weakref.WeakSet[Any] = weakref.WeakSet()  # connections with our savepoint
 
@@ -53,14 +56,63 @@ def session(db: object, maker: Callable[..., Any] = Session) -> Iterator[Any]:
     writes are taken back to where it began, and the error goes on to the task.
     """
     with connection(db) as bind:
-        made = maker(bind=bind, binds=None, twophase=False, join_transaction_mode="rollback_only")
-        event.listen(made, "before_commit", _refuse_commit)
-        event.listen(made, "after_rollback", lambda _: bind.in_transaction() or bind.begin())
+        made = maker(bind=bind, **_OURS)
+        _confine(made, bind)
         try:
             yield made
             made.flush()
         finally:
             made.close()
+
+
+@overload
+def asession(db: object) -> AbstractAsyncContextManager[AsyncSession]: ...
+@overload
+def asession(db: object, maker: Callable[..., AS]) -> AbstractAsyncContextManager[AS]: ...
+@asynccontextmanager
+async def asession(db: object, maker: Callable[..., Any] = AsyncSession) -> AsyncIterator[Any]:
+    """Do as `session` does with an async session, for code that awaits one. Each statement blocks the event loop."""
+    with connection(db) as bind:
+        made = maker(bind=None, **_OURS)
+        made.sync_session.bind = bind  # SQLAlchemy runs it in a greenlet, which never needs to wait
+        _confine(made.sync_session, bind)
+        try:
+            yield made
+            await made.flush()
+        finally:
+            await made.close()
+
+
+def install_sessions(app: App, *makers: Callable[..., Session] | Callable[..., AsyncSession]) -> None:
+    """Let tasks of this app use `ctx.session()` and `ctx.asession()`.
+
+    makers: the application's `sessionmaker`, its `async_sessionmaker`, or classes of sessions. Without one, the
+    sessions are a `Session` and an `AsyncSession` of SQLAlchemy.
+    """
+    chosen: dict[bool, Callable[..., Any]] = {}
+    for maker in makers:
+        kind = getattr(maker, "class_", maker)
+        if not (isinstance(kind, type) and issubclass(kind, Session | AsyncSession)):
+            raise UsageError(f"install_sessions(app, {maker!r}): it must be a sessionmaker or a class of sessions")
+        if (is_async := issubclass(kind, AsyncSession)) in chosen:
+            raise UsageError("install_sessions(app, …) takes one maker of sessions and one of async sessions")
+        chosen[is_async] = maker
+    sessions = _AppSessions(chosen.get(False, Session), chosen.get(True, AsyncSession))
+    app.resource(Sessions, lambda: sessions)  # type: ignore[type-abstract]
+
+
+class _AppSessions(Sessions):
+    """The sessions of one app."""
+
+    def __init__(self, maker: Callable[..., Any], amaker: Callable[..., Any]) -> None:
+        self._maker = maker
+        self._amaker = amaker
+
+    def session(self, connection: object) -> AbstractContextManager[Any]:
+        return session(connection, self._maker)
+
+    def asession(self, connection: object) -> AbstractAsyncContextManager[Any]:
+        return asession(connection, self._amaker)
 
 
 @contextmanager
@@ -104,6 +156,12 @@ async def transaction(
         raise TransactionExpired(
             f"the transaction was open for more than {transaction_max_s:g} s and was rolled back; keep it short"
         ) from error
+
+
+def _confine(made: Session, bind: Connection) -> None:
+    """Keep a session inside Holdfast's transaction, also after a rollback of its own."""
+    event.listen(made, "before_commit", _refuse_commit)
+    event.listen(made, "after_rollback", lambda _: bind.in_transaction() or bind.begin())
 
 
 def _refuse_commit(session: Session) -> None:

@@ -255,6 +255,9 @@ def _below_sqlalchemy(given: Any) -> object:
 
 
 async def _below_async(given: Any) -> Any:
+    bind = getattr(getattr(given, "sync_session", None), "bind", None)
+    if bind is not None and not bind.dialect.is_async:  # of ctx.asession(): a plain connection is below it
+        given = given.sync_session
     if not _comes_from(given, "sqlalchemy.ext.asyncio") or not hasattr(given, "in_transaction"):
         return driver_connection(given)  # here, not in the thread: Django's connections belong to theirs
     if not hasattr(given, "get_raw_connection"):  # a session: it begins by itself

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    asynccontextmanager,
+    contextmanager,
+    suppress,
+)
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from holdfast.clock import Clock
 from holdfast.core.payload import JSON
@@ -19,6 +25,7 @@ from holdfast.runtime.log_fields import current_attempt
 from holdfast.stores.protocol import Store
 from holdfast.worker.activity import TaskTransaction
 from holdfast.worker.attempt import Attempt
+from holdfast.worker.sessions import Sessions, check_kind
 
 T = TypeVar("T")
 
@@ -137,6 +144,44 @@ class Context:
             opened.outage = None
             opened.roll_back(error)
             raise
+
+    @overload
+    def session(self) -> AbstractContextManager[Any]: ...
+    @overload
+    def session(self, kind: type[T]) -> AbstractContextManager[T]: ...
+    @contextmanager
+    def session(self, kind: type[Any] = object) -> Iterator[Any]:
+        """Yield a session of the app's ORM inside `transaction()`: its writes commit with the end of this attempt.
+
+        An integration installs it: `install_sessions(app)` of `holdfast.integrations.sqlalchemy`. kind: the class of
+        the session, which type checkers then know.
+        """
+        sessions = self._sessions("ctx.session")
+        with self.transaction() as connection, sessions.session(connection) as made:
+            check_kind(made, kind, "ctx.session")
+            yield made
+
+    @overload
+    def asession(self) -> AbstractAsyncContextManager[Any]: ...
+    @overload
+    def asession(self, kind: type[T]) -> AbstractAsyncContextManager[T]: ...
+    @asynccontextmanager
+    async def asession(self, kind: type[Any] = object) -> AsyncIterator[Any]:
+        """Do as `session` does in an async task, with a session that is awaited. Each statement blocks the loop."""
+        sessions = self._sessions("ctx.asession")
+        with self.transaction() as connection:
+            async with sessions.asession(connection) as made:
+                check_kind(made, kind, "ctx.asession")
+                yield made
+
+    def _sessions(self, call: str) -> Sessions:
+        resources = self._attempt.task.app.resources
+        if Sessions not in resources:
+            raise UsageError(
+                f"{call}() needs an ORM: call install_sessions(app) of holdfast.integrations.sqlalchemy where the app "
+                "is declared; with Django's, use ctx.transaction() and transaction(db) of holdfast.integrations.django"
+            )
+        return resources.get(Sessions)  # type: ignore[type-abstract]
 
     def _check_runs(self) -> None:
         """Refuse what the handler has left behind, in threads or tasks of its own."""
