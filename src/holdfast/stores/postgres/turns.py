@@ -20,7 +20,9 @@ from holdfast.stores import row_json
 from holdfast.stores.postgres.connection import Connections, Cursor
 
 ASKED_AT_ONCE = 4  # queues that a claim asks without looking first which of them can start something
-PASSED_BY_S = 1.0  # a queue whose row is locked: to find that out takes a claim 0.1 s, at the cost of other queues
+# How long claims pass by a queue whose row is locked: to find that out takes 0.1 s, at the cost of other queues. Other
+# claims free the row at once; who finds it locked time after time meets a stranger.
+PASSED_BY_S, PASSED_BY_MAX_S = 0.2, 1.0
 
 
 class _Answer(msgspec.Struct, frozen=True):
@@ -45,6 +47,11 @@ class Taken(NamedTuple):
     gone: bool = False
 
 
+class _PassedBy(NamedTuple):
+    until: float
+    next_s: float
+
+
 class Turns:
     """One for each store of a process; threads may share it."""
 
@@ -53,7 +60,7 @@ class Turns:
         self._hot = hot
         self.queues: set[str] = set()  # those that the statement `claim` leaves alone, as far as this process knows
         self._cursors: dict[str, dict[str, str]] = {}  # of queues without limits: by priority
-        self._locked_until: dict[str, float] = {}  # queues that claims pass by until then
+        self._locked: dict[str, _PassedBy] = {}
         self._grouped: set[str] = set()  # queues that are known to have had jobs with groups
 
     # ------------------------------------------------------------------------------------------ claims
@@ -71,7 +78,11 @@ class Turns:
         if answer.state in ("gone", "refused"):
             return Taken(gone=True)
         if answer.state == "locked":
-            self._locked_until[queue] = now + PASSED_BY_S
+            before = self._locked.get(queue)
+            pause_s = before.next_s if before else PASSED_BY_S
+            self._locked[queue] = _PassedBy(now + pause_s, min(2 * pause_s, PASSED_BY_MAX_S))
+        else:
+            self._locked.pop(queue, None)
         if not answer.by_turns:
             self.queues.discard(queue)
         if answer.turns:
@@ -81,7 +92,8 @@ class Turns:
 
     def is_passed_by(self, queue: str, now: float) -> bool:
         """Say whether the row of the queue was locked a moment ago."""
-        return self._locked_until.get(queue, now) > now
+        passed_by = self._locked.get(queue)
+        return passed_by is not None and passed_by.until > now
 
     def worth_asking(self, db: Cursor, queues: Sequence[str], asked: dict[str, Any]) -> tuple[list[str], list[str]]:
         """Return the queues that can start something now, as each of the others would cost a call; and those of them
