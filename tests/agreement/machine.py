@@ -349,6 +349,7 @@ class Stores(RuleBasedStateMachine):
         duty = self.agree(lambda store, _: store.acquire("sweep", holder, 1.5))
         self.clock.advance(seconds)
         self.agree(lambda store, _: store.acquire("sweep", "r3", 1.5, holder) and None)
+        self.agree(lambda store, _: [(each.name, each.holder, each.term, each.note) for each in store.duties()])
         if duty is not None:
             self.agree(lambda store, _: store.retire("nobody", "swept", under=duty))
             self.agree(lambda store, _: store.resign(duty, holder if seconds > 1.5 else None))

@@ -6,14 +6,15 @@ import logging
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import App
-from holdfast.alerts import Alert, notifier
+from holdfast.alerts import Alert, notes, notifier
 from holdfast.alerts.channels import Channel, LogChannel, Sent
 from holdfast.alerts.messages import Message, a_test
 from holdfast.alerts.notifier import LOOK_S, TRIES, TTL_S, WAITING_MAX, Notifier, Outbox, tell_once
-from holdfast.alerts.rules import KINDS, AlertKind, ThresholdOptions, Thresholds
+from holdfast.alerts.rules import KINDS, AlertKind, Reported, ThresholdOptions, Thresholds
 from holdfast.clock import SystemClock
 from holdfast.core import acts
 from holdfast.core.durations import iso
@@ -376,7 +377,7 @@ def test_what_was_told_is_left_for_the_next_one_at_the_next_look(store: Store, c
     assert Told(store, clock).look() == [("held", "over", "charge")]
 
 
-def test_a_note_is_left_only_when_something_was_told(store: Store, clock: FakeClock) -> None:
+def test_a_note_is_left_only_when_rules_are_new_or_something_was_told(store: Store, clock: FakeClock) -> None:
     notes: list[str | None] = []
 
     class Watching(Away):
@@ -386,9 +387,52 @@ def test_a_note_is_left_only_when_something_was_told(store: Store, clock: FakeCl
 
     told = Told(Watching(store), clock)  # type: ignore[arg-type]
     look_all(clock, told, s=60)
+    assert len([note for note in notes if note is not None]) == 1
     hold(store)
     look_all(clock, told, s=60)
-    assert len([note for note in notes if note is not None]) == 1
+    assert len([note for note in notes if note is not None]) == 2
+    told.stop()
+    look_all(clock, Told(Watching(store), clock), s=60)  # type: ignore[arg-type]
+    assert len([note for note in notes if note is not None]) == 2, "a successor with the same rules leaves none"
+
+
+def test_the_note_has_the_rules_and_the_newest_messages_for_people(
+    store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notes, "MESSAGES_MAX", 2)
+    first = Told(store, clock, "held", "dead", again_s=0)
+    for task in ("a", "b", "c"):
+        job_in(store, State.DEAD, task=task)
+        first.look()
+        clock.advance(LOOK_S)
+    first.stop()
+    second = Told(store, clock, "held", "dead", again_s=0)
+    job_in(store, State.DEAD, task="d")
+    second.look()
+    second.stop()
+    [duty] = store.duties()
+    [note] = notes.notes_in(duty.note)
+    assert note.rule is not None
+    assert (note.rule.on, note.rule.channels) == (("held", "dead"), ("ear",))
+    assert note.rule.limits["again_s"] == 0
+    assert [(each.kind, each.status, each.task, each.jobs) for each in note.messages] == [
+        ("dead", "new", "c", 1),
+        ("dead", "new", "d", 1),
+    ]
+    assert {task for _, task, _ in note.open} == {"a", "b", "c", "d"}
+
+
+def test_the_note_of_an_earlier_version_is_continued(store: Store, clock: FakeClock) -> None:
+    first = Told(store, clock)
+    hold(store)
+    first.look()
+    left = first._teller._note()
+    old = msgspec.json.encode([Reported(each.open, each.lines) for each in notes.notes_in(left)]).decode()
+    first.stop()
+    holder = store.acquire(store.duties()[0].name, "old", 1.0)
+    assert holder is not None
+    store.resign(holder, old)
+    assert Told(store, clock).look() == []
 
 
 def test_what_was_settled_while_nobody_was_there_is_not_told_and_the_rest_is_counted(

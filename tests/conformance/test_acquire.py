@@ -150,6 +150,20 @@ def test_a_duty_is_no_proof_of_another_that_was_lost(store: Store, clock: FakeCl
     assert store.retire(worker, "vanished", under=kept) is True
 
 
+def test_every_duty_is_listed_by_name_with_its_holder_and_its_note(store: Store, clock: FakeClock) -> None:
+    assert store.duties() == []
+    reaper, pruner = acquire(store, "a", 30.0), store.acquire("pruner", "b", 5.0)
+    assert pruner is not None
+    assert store.duties() == [pruner, reaper]
+    clock.advance(6)
+    store.resign(reaper, 'as "far" as Tuesday: ü')
+    assert [(each.name, each.holder, each.term, each.note) for each in store.duties()] == [
+        ("pruner", "b", 1, None),
+        ("reaper", "", 1, 'as "far" as Tuesday: ü'),
+    ]
+    assert store.duties()[0].until < clock.lease() < store.duties()[1].until
+
+
 def test_resigning_one_duty_keeps_the_other(store: Store) -> None:
     duty = acquire(store)
     store.acquire("pruner", "a", 30.0)

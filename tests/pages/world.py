@@ -7,11 +7,15 @@ from urllib.parse import urlencode
 
 from holdfast.acts.store import pause_schedule
 from holdfast.acts.workers import order_workers
+from holdfast.alerts.notes import AlertNote, MessageNote, RuleNote, encode
+from holdfast.alerts.rules import Incident
 from holdfast.app import App
+from holdfast.core.durations import iso
 from holdfast.core.machine import State
 from holdfast.core.verdict import Failed
 from holdfast.server.pages.page import Page
 from holdfast.server.routes import Route
+from holdfast.stores.protocol import Store
 from tests.factory import a_step, a_worker, add, enrol, job_in, record, settle, start, start_flow
 
 EVIL = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>'\"&{{7*7}}"
@@ -54,6 +58,22 @@ class World:
             app.schedule(key, spec, report)
         pause_schedule(store, "hourly", True, EVIL, EVIL)
         order_workers(store, "idle", "drain", "ann", EVIL)
+        leave_note(store, EVIL)
+
+
+def leave_note(store: Store, text: str, *, held_s: float = 600.0) -> None:
+    """Leave what a notifier leaves, with this text wherever somebody may have chosen one."""
+    now, holder = store.now().wall, f"{text}:1"
+    rule = RuleNote(("held", "backlog", "zombie_rate"), {"backlog_s": 600.0, "again_s": 300.0}, ("log", text))
+    sent = [
+        MessageNote(iso(now - 60), "held", "new", text, task=text, jobs=1),
+        MessageNote(iso(now - 50), "backlog", "more", text, queue=text),
+        MessageNote(iso(now - 40), "zombie_rate", "over", text),
+    ]
+    standing = [("held", text, Incident(now - 60, now - 60, 1)), ("zombie_rate", "", Incident(now - 50, now - 9, 1))]
+    note = encode([AlertNote(standing, {}, rule, tuple(sent))])
+    assert store.acquire("alerts:abc", holder, held_s)
+    assert store.acquire("alerts:abc", holder, held_s, note)
 
 
 def path_of(page: Page | Route, world: World) -> str:

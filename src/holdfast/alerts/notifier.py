@@ -26,6 +26,7 @@ import msgspec
 from holdfast.alerts import Alert, fingerprint
 from holdfast.alerts.channels import Channel
 from holdfast.alerts.messages import Message
+from holdfast.alerts.notes import AlertNote, continued, encode, notes_in
 from holdfast.alerts.rules import KINDS_OF_JOURNAL, LINES_MAX, STANDING, AlertKind, Incidents, Line, Reported
 from holdfast.alerts.standing import StandingReader
 from holdfast.clock import Clock, pause
@@ -79,7 +80,8 @@ class Notifier:
         self._post = DutyHolder(store, clock, f"alerts:{fingerprint(alerts)}", f"{name}:{new_id()}", TTL_S, Hooks())
         self._outboxes = {channel: Outbox(channel, clock, store.url) for alert in alerts for channel in alert.channels}
         self._term = 0
-        self._note_is_old = False  # something was sent since it was left
+        self._note_is_old = False  # something was sent since it was left, or the rules are others
+        self._notes: list[AlertNote] = []
         self._book = JournalReader(store)
         self._rows = JobRows(store)
         on = frozenset[AlertKind](kind for alert in alerts for kind in alert.on)
@@ -120,9 +122,12 @@ class Notifier:
         self._update(lines, now)
 
     def _update(self, lines: Sequence[Line], now: float) -> None:
-        for alert, incidents in zip(self._alerts, self._incidents, strict=True):
-            for message in incidents.update(lines, now, self._rows):
+        for number, (alert, incidents) in enumerate(zip(self._alerts, self._incidents, strict=True)):
+            messages = incidents.update(lines, now, self._rows)
+            if messages:
                 self._note_is_old = True
+                self._notes[number] = self._notes[number].with_messages(messages)
+            for message in messages:
                 for channel in alert.channels:
                     self._outboxes[channel].put(message)
 
@@ -143,26 +148,26 @@ class Notifier:
             now = self._store.now().wall
             lines = self._book.read(now, self._span_s)
             old = [line for line in lines if line.at < since]
-            self._tell_once([*lines, *standing], old, reported_in(duty.note or ""), now, looks)
+            self._tell_once([*lines, *standing], old, notes_in(duty.note), now, looks)
         for outbox in self._outboxes.values():
             outbox.leave(max(0.0, give_up_at - self._clock.lease()))
 
     def _tell_once(
-        self, lines: Sequence[Line], old: Sequence[Line], told: Sequence[Reported], now: float, looks: bool
+        self, lines: Sequence[Line], old: Sequence[Line], told: Sequence[AlertNote], now: float, looks: bool
     ) -> None:
         """Send what is new in these lines, and give the duty back with a note of what stands."""
         self._incidents = [Incidents(alert.on, alert.limits) for alert in self._alerts]
-        told = told if len(told) == len(self._alerts) else [Reported([], {}) for _ in self._alerts]
-        for incidents, before in zip(self._incidents, told, strict=True):
+        self._notes = continued(told, self._alerts)
+        for incidents, before in zip(self._incidents, self._notes, strict=True):
             incidents.resume_standing(before if looks else Reported([], {}))
             incidents.skip(old)
         self._update(lines, now)
-        after = [
-            Reported.joined(before.of(KINDS_OF_JOURNAL), incidents.reported().of(STANDING))
-            for incidents, before in zip(self._incidents, told, strict=True)
-        ]
-        is_other = looks and after != list(told)
-        self._post.resign(msgspec.json.encode(after).decode() if is_other else None)
+        if looks:
+            self._notes = [
+                note.with_reported(Reported.joined(note.of(KINDS_OF_JOURNAL), incidents.reported().of(STANDING)))
+                for incidents, note in zip(self._incidents, self._notes, strict=True)
+            ]
+        self._post.resign(encode(self._notes) if self._notes != list(told) else None)
 
     def resign(self) -> None:
         """Give the duty back, if it is ours, with a note of what was sent; never raises."""
@@ -170,12 +175,15 @@ class Notifier:
 
     def _begin(self, note: str | None) -> None:
         self._incidents = [Incidents(alert.on, alert.limits) for alert in self._alerts]
-        if note is not None:
-            for incidents, told in zip(self._incidents, reported_in(note), strict=False):
-                incidents.resume(told)
+        left = notes_in(note)
+        self._notes = continued(left, self._alerts)
+        self._note_is_old = self._notes != left
+        for incidents, told in zip(self._incidents, self._notes, strict=True):
+            incidents.resume(told)
 
     def _note(self) -> str:
-        return msgspec.json.encode([incidents.reported() for incidents in self._incidents]).decode()
+        notes = zip(self._notes, self._incidents, strict=True)
+        return encode([note.with_reported(incidents.reported()) for note, incidents in notes])
 
     def _takes_turn(self) -> Duty | None:
         """Take the duty; wait a little while another program that does not stay has it."""
@@ -214,14 +222,6 @@ def tell_once(
         Notifier(store, clock, alerts, name=name, stays=False).once(since, timeout_s, looks=looks)
     except HoldfastError as error:
         log.error("alerts are not sent: %s", error)
-
-
-def reported_in(note: str) -> list[Reported]:
-    """Return what the last notifier has sent for each alert; nothing if another version has written the note."""
-    try:
-        return msgspec.json.decode(note, type=list[Reported])
-    except msgspec.MsgspecError:
-        return []
 
 
 class JobRows:

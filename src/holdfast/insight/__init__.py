@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from holdfast.core.durations import duration
 from holdfast.core.text import counted
+from holdfast.insight.alerts import alerts_view
 from holdfast.insight.attempts import AttemptView, attempts_of, span_of
 from holdfast.insight.audit import act_view, acts_of_people, pauses
 from holdfast.insight.batches import batch_view, batch_views
 from holdfast.insight.deaths import WAITS, StepDeath, deaths
+from holdfast.insight.duties import duty_views
 from holdfast.insight.errors import error_view, error_views
 from holdfast.insight.explain import explain, in_short
 from holdfast.insight.format import DECIDED, ago, brief, first_line, moment, near, parsed, size

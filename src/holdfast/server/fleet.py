@@ -366,6 +366,16 @@ def zombies(call: Call) -> dict[str, Any]:
     return insight.zombies_view(insight.look_back(call.store, call.query.since_s))
 
 
+def alerts(call: Call) -> dict[str, Any]:
+    """Show what alerts have reported, and their rules."""
+    return insight.alerts_view(call.store)
+
+
+def duties(call: Call) -> dict[str, Any]:
+    """List the chores of the fleet, and who does them."""
+    return {"items": insight.duty_views(call.store)}
+
+
 def series(call: Call) -> dict[str, Any]:
     """Show how many jobs came and ended, and how long they waited and ran: the queues that the user sees."""
     query: SeriesQuery = call.query

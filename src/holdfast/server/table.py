@@ -227,6 +227,8 @@ _FLEET = (
         *("GET", "/v1/errors", "Group errors by their fingerprint", fleet.errors, READERS, "whole"),
         query=fleet.ErrorsQuery,
     ),
+    Route("GET", "/v1/alerts", "Show alerts and their rules", fleet.alerts, READERS, "whole"),
+    Route("GET", "/v1/duties", "Show who does the chores of the fleet", fleet.duties, READERS, "whole"),
     Route("GET", "/v1/audit", "Show what people did", fleet.audit, READERS, "filter", query=fleet.AuditQuery),
     Route("GET", "/v1/journal", "Show the journal", fleet.journal, READERS, "filter", query=fleet.JournalQuery),
     Route(

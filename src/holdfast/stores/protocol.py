@@ -561,6 +561,14 @@ class Store(Protocol):
         """
         ...
 
+    def duties(self) -> list[Duty]:
+        """Return every duty that was ever taken, by name, with the newest note.
+
+        Nobody has one whose holder is empty, or whose `until` has passed. `until` is 0 after a restart of the host of a
+        file.
+        """
+        ...
+
     # --------------------------------------------------------------------------- the operator's door
 
     def move(self, moves: Sequence[Move]) -> list[Reply]:

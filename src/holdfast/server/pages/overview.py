@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from holdfast import insight
 from holdfast.insight.live import live_view
 from holdfast.server.call import Call
@@ -12,6 +15,7 @@ from holdfast.stores.rounds import together
 
 WORST = 3  # problems that are shown before the fold
 OLDEST = 5
+CHORES = ("alerts", "pruner", "reaper", "rollups", "scheduler")  # duties that have a text
 LEASES = 6
 DETECTIONS = 6
 STATES = ("ready", "running", "waiting", "held", "done", "dead", "cancelled", "rolled_back")
@@ -35,8 +39,11 @@ def show(call: Call) -> Context | Answer:
         return see(call, "/jobs")
     store = call.store
     queues = insight.queue_views(store)
-    status, moving, schema = together(
-        lambda: insight.status_view(store, known=queues), lambda: live_view(store, queues), store.schema
+    status, moving, schema, duties = together(
+        lambda: insight.status_view(store, known=queues),
+        lambda: live_view(store, queues),
+        store.schema,
+        lambda: insight.duty_views(store),
     )
     troubles = [{**each, "page": _page_of(call, each["command"])} for each in status["troubles"]]
     waiting = [queue for queue in moving["queues"] if queue["oldest_due_s"] is not None]
@@ -57,7 +64,19 @@ def show(call: Call) -> Context | Answer:
         "flow_path": "/",
         "flow_queue": None,
         "schema": schema.found,
+        "duties": _duties(duties),
+        "chores": CHORES,
     }
+
+
+def _duties(views: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return each chore once, with all programs that do it now: each set of alerts is a duty of its own."""
+    holders: dict[str, list[str]] = {}
+    for view in views:
+        found = holders.setdefault(view["duty"].partition(":")[0], [])
+        if view["holder"] is not None and view["holder"] not in found:
+            found.append(view["holder"])
+    return [{"duty": name, "holders": found} for name, found in holders.items()]
 
 
 def _page_of(call: Call, command: str) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from holdfast.core.access import ROLES
 from holdfast.server.pages import (
+    alerts,
     audit,
     errors,
     job,
@@ -38,6 +39,7 @@ SECTIONS: tuple[tuple[Page | Form, ...], ...] = (
     queues.ROUTES,
     schedules.ROUTES,
     workers.ROUTES,
+    alerts.ROUTES,
     audit.ROUTES,
     settings.ROUTES,
     login.ROUTES,

@@ -370,6 +370,9 @@ class MemoryStore:
         self._duties[duty.name] = replace(duty, holder="", note=note)  # the row stays: its term must not fall
         return True
 
+    def duties(self) -> list[Duty]:
+        return [self._duties[name] for name in sorted(self._duties)]
+
     # --------------------------------------------------------------------------- the operator's door
 
     def move(self, moves: Sequence[Move]) -> list[Reply]:

@@ -1280,6 +1280,12 @@ RETURNING term, until, note;
 UPDATE {schema}.duty SET holder = NULL, note = coalesce(%(note)s, note)
 WHERE name = %(name)s AND holder = %(holder)s AND term = %(term)s;
 
+-- name: duties
+SELECT coalesce(json_agg(
+    json_build_array(name, coalesce(holder, ''), term, until, note) ORDER BY name COLLATE "C"
+), '[]')::text
+FROM {schema}.duty;
+
 -- name: move
 -- The operator's door: compare-and-set on the state and the fence that the person saw. A row that another transaction
 -- has locked is skipped: it is as the person saw it, and not in `free`. A key that another live job has, or that an

@@ -387,6 +387,9 @@ class PostgresStore:
         values = {"name": duty.name, "holder": duty.holder, "term": duty.term, "note": note}
         return self._db.run(lambda db: db.execute(self._db["resign"], values, prepare=False).rowcount == 1)
 
+    def duties(self) -> list[Duty]:
+        return [Duty(*row) for row in row_json.rows_from(self._hot.one("duties", {})[0])]
+
     # --------------------------------------------------------------------------- the operator's door
 
     def move(self, moves: Sequence[Move]) -> list[Reply]:

@@ -372,6 +372,10 @@ class RedisStore:
 
         return committed(self._db, resign)
 
+    def duties(self) -> list[Duty]:
+        found = self._read.table("duties", Duty, None)
+        return [found[name] for name in sorted(found)]
+
     # --------------------------------------------------------------------------- the operator's door
 
     def move(self, moves: Sequence[Move]) -> list[Reply]:

@@ -49,6 +49,7 @@ _READ = (
         "figures.lost",
         "figures.counters",
         "figures.rollups",
+        "duties",
     ),
 )
 _CHANGE = (

@@ -827,6 +827,9 @@ SELECT 1 FROM holdfast_duty WHERE name = :name AND holder = :holder AND term = :
 UPDATE holdfast_duty SET holder = NULL, note = coalesce(:note, note)
 WHERE name = :name AND holder = :holder AND term = :term;
 
+-- name: duties
+SELECT name, coalesce(holder, ''), term, iif(boot_id = :boot_id, until, 0.0), note FROM holdfast_duty ORDER BY name;
+
 -- name: move
 -- The operator's door: compare-and-set on the state and the fence that the person saw.
 UPDATE holdfast_job AS job SET

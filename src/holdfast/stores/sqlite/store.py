@@ -326,6 +326,10 @@ class SqliteStore:
         with self._db.writing() as db:
             return db.execute(Q["resign"], {**statements.duty_token(duty), "note": note}).rowcount == 1
 
+    def duties(self) -> list[Duty]:
+        with self._db.reading() as db:
+            return [Duty(*row) for row in db.execute(Q["duties"], {"boot_id": self._clock.boot_id})]
+
     # --------------------------------------------------------------------------- the operator's door
 
     def move(self, moves: Sequence[Move]) -> list[Reply]:
