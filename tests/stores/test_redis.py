@@ -11,7 +11,7 @@ from contextlib import closing
 
 import pytest
 
-from holdfast import App, Context
+from holdfast import App, Context, Job
 from holdfast.errors import (
     BadURL,
     OutcomeUnknown,
@@ -186,6 +186,31 @@ def test_a_server_that_evicts_jobs_is_refused(server: RedisServer, policy: str) 
         client.config_set("maxmemory-policy", policy)
     with closing(open_store(server.url)) as store, pytest.raises(StoreUnsupported, match="set maxmemory-policy noevic"):
         store.migrate()
+
+
+@pytest.mark.parametrize("policy", ["volatile-lru", "volatile-ttl", "volatile-random"])
+def test_a_server_that_evicts_keys_with_a_time_to_live_keeps_every_job(server: RedisServer, policy: str) -> None:
+    with App(server.url) as app, closing(server.client()) as client:
+        task = app.task(name="t")(lambda text: 1)
+        for number in range(8):
+            client.set(f"cache:{number}", "x" * 500_000, ex=3600)
+        evicted = client.info("stats")["evicted_keys"]
+        client.config_set("maxmemory-policy", policy)
+        client.config_set("maxmemory", client.info("memory")["used_memory"] + 100_000)
+        jobs: list[Job[int]] = []
+
+        def fill() -> None:
+            while len(jobs) < 100:
+                jobs.append(task.enqueue("y" * 100_000))
+
+        with pytest.raises(StoreFull, match="maxmemory"):
+            fill()
+        assert len(jobs) > 5
+        assert client.keys("cache:*") == []
+        assert client.info("stats")["evicted_keys"] == evicted + 8
+        assert app.store.check() == []
+        app.tick(budget_s=20)
+        assert [job.result(timeout=60) for job in jobs] == [1] * len(jobs)
 
 
 def test_a_server_that_was_emptied_is_never_an_empty_store(server: RedisServer) -> None:

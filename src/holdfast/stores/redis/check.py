@@ -1,46 +1,109 @@
-"""Compares rows with the indexes that should have them, and the other way round."""
+"""Compares rows with the indexes that should have them, and the other way round, and looks at the type of each key."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
+
+from redis import exceptions
 
 from holdfast.core import transitions
 from holdfast.core.machine import State
+from holdfast.errors import StoreDamaged
 from holdfast.stores.redis import rows
-from holdfast.stores.redis.connection import Connections
+from holdfast.stores.redis.connection import VITAL, Connections
 from holdfast.stores.redis.reading import Reader, names_of
 from holdfast.stores.redis.rows import NUL, Stored
-from holdfast.stores.redis.work import AT_ONCE
+from holdfast.stores.redis.work import AT_ONCE, pairs, read_rows
+
+SCAN_AT_ONCE = 500  # keys that the server looks at in one piece
+
+# The type of each key, by its name up to the first colon.
+TYPES = {
+    **dict.fromkeys(("j", "b", "torn"), "string"),
+    **dict.fromkeys(
+        ("meta", "keys", "holds", "workers", "locks", "recent", "queues", "set", "booked", "cursors"), "hash"
+    ),
+    **dict.fromkeys(("schedules", "duties", "published", "tokens", "batches", "cursors", "doubts", "bad"), "hash"),
+    **dict.fromkeys(("s", "sg", "br", "er", "cr", "ended", "lost"), "hash"),
+    **dict.fromkeys(("l", "f", "q", "g", "d", "x", "e", "ks", "fp", "bm", "v", "ro"), "zset"),
+    **dict.fromkeys(
+        ("leases", "waits", "expiries", "dependents", "enrolled", "gone", "acts", "slots", "crashes"), "zset"
+    ),
+    **dict.fromkeys(("crashes", "hold_names", "batch_names", "batches_open", "batches_opened"), "zset"),
+    **dict.fromkeys(("alive", "held", "asked", "pg", "after", "kinds", "grouped", "pairs"), "set"),
+    **dict.fromkeys(("h", "claims", "deltas"), "list"),
+}
 
 
 def found_wrong(db: Connections, read: Reader) -> list[str]:
     """See `Store.check`."""
-    wrong = [f"a write failed twice: {each}" for each in names_of(db.ask(("LRANGE", "bad", 0, -1))[0])]
-    alive, states = Counter[str](), Counter[State]()
-    sets = read.sets()
-    for page in _pages(read, sets):
-        # Rows change meanwhile; what is wrong twice is wrong.
-        doubted = [each.job.id for each in page if any(_missing(db, [each]))]
-        wrong += _missing(db, read.stored(doubted))
-        for each in page:
-            wrong += [f"job {each.job.id} {violation}" for violation in transitions.violations(each.job)]
-            states[each.job.state] += 1
-            if (key := rows.live_key(each.job)) is not None:
-                alive[key] += 1
-    wrong += [f"key {key!r} has {times} live jobs" for key, times in alive.items() if times > 1]
-    return wrong + _stray(db, read)
+    if wrong := _of_wrong_type(db, list(VITAL)):
+        return wrong
+    db.ask()
+    alive: dict[str, set[str]] = defaultdict(set)
+    for names in _scanned(db):
+        wrong += _of_wrong_type(db, names)
+        ids = [name[2:] for name in names if name.startswith("j:")]
+        for start in range(0, len(ids), AT_ONCE):
+            page = read.stored(ids[start : start + AT_ONCE])
+            wrong += _wrong_jobs(db, read, ids[start : start + AT_ONCE], page)
+            for each in page:
+                if (key := rows.live_key(each.job)) is not None:
+                    alive[key].add(each.job.id)
+    wrong += [f"key {key!r} has {len(jobs)} live jobs" for key, jobs in alive.items() if len(jobs) > 1]
+    wrong += _stray(db, read)
+    try:
+        bad = pairs(db.ask(("HGETALL", "bad"))[0])
+        wrong += [f"a write failed, {times.decode()} times: {each.decode()!r}" for each, times in bad]
+    except StoreDamaged as error:
+        wrong.append(str(error))
+    return wrong
 
 
-def _pages(read: Reader, sets: list[str]) -> Iterator[list[Stored]]:
-    page: list[str] = []
-    for job in read.by_arrival(sets):
-        page.append(job.id)
-        if len(page) == AT_ONCE:
-            yield read.stored(page)
-            page = []
-    if page:
-        yield read.stored(page)
+def _scanned(db: Connections) -> Iterator[list[str]]:
+    """Yield the names of all keys of the store, without the prefix, in pages. One may come twice."""
+    prefix = db.options.prefix
+    pattern = "".join(f"\\{each}" if each in "*?[]\\" else each for each in prefix) + "*"
+    cursor: bytes | int = 0
+    while True:
+        [answer] = db.send(("SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_AT_ONCE))
+        if isinstance(answer, exceptions.RedisError):
+            raise db.explain(answer) from answer
+        cursor, found = answer
+        yield [name.removeprefix(prefix) for name in names_of(found)]
+        if int(cursor) == 0:
+            return
+
+
+def _of_wrong_type(db: Connections, names: list[str]) -> list[str]:
+    wrong = []
+    types = db.look(*(("TYPE", name) for name in names)) if names else []
+    for name, found in zip(names, types, strict=True):
+        kind, has = TYPES.get(name.partition(":")[0]), found.decode()
+        if name.startswith("ro:") and name.count(":") > 1:
+            kind = "hash"
+        shown = (db.options.prefix + name).replace(NUL, " ")
+        if kind is None:
+            wrong.append(f"key {shown!r} is not one of Holdfast's: another program uses the same prefix")
+        elif has not in (kind, "none"):  # none: it was deleted meanwhile
+            wrong.append(f"key {shown!r} is a {has} and must be a {kind}: another program has written it")
+    return wrong
+
+
+def _wrong_jobs(db: Connections, read: Reader, ids: list[str], page: list[Stored]) -> list[str]:
+    readable = {each.job.id for each in page}
+    lost = [job_id for job_id in ids if job_id not in readable]
+    wrong = []
+    if lost:  # unreadable, or deleted meanwhile
+        still = zip(lost, read_rows(db, lost)[1], strict=True)
+        wrong += [f"the row of job {job_id} cannot be read" for job_id, (row, job) in still if row and job is None]
+    # Rows change meanwhile; what is wrong twice is wrong.
+    doubted = [each.job.id for each in page if any(_missing(db, [each]))]
+    wrong += _missing(db, read.stored(doubted))
+    for each in page:
+        wrong += [f"job {each.job.id} {violation}" for violation in transitions.violations(each.job)]
+    return wrong
 
 
 def _missing(db: Connections, page: list[Stored]) -> list[str]:

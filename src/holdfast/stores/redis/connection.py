@@ -25,6 +25,7 @@ from holdfast.errors import (
     StoreUnavailable,
     StoreUnsupported,
 )
+from holdfast.stores import row_json
 from holdfast.stores.redis.address import ACK_S, Options
 from holdfast.stores.redis.topology import Topology
 
@@ -32,6 +33,10 @@ log = logging.getLogger("holdfast.stores")
 
 CLOCK_S = 5.0  # how long the difference to the server's clock is believed
 OLDEST = (7, 0)
+# Without these nothing is certain, so a foreign value there is an error of each call that needs it.
+VITAL = ("meta", "leases", "pairs", "alive", "enrolled", "workers", "set", "queues")
+_EMPTY: dict[str, Any] = {name: [] for name in ("ZRANGE", "LRANGE", "SMEMBERS")}  # an index with a foreign value
+_EMPTY |= dict.fromkeys(("ZCARD", "SCARD", "ZCOUNT", "LLEN", "SISMEMBER"), 0) | {"ZSCORE": None}
 _LOCAL = SystemClock()
 _NAMES = ("rows", "commit", "claim", "newest", "history", "migrate")
 _READING = ("rows", "newest", "history")
@@ -151,9 +156,13 @@ class Connections:
     def look(self, *commands: Sequence[Any]) -> list[Any]:
         """Send commands that only read, whatever store there is, if any."""
         found = self.send(*((name, self.key(key), *more) for name, key, *more in commands))
-        for each in found:
+        for place, each in enumerate(found):
             if isinstance(each, exceptions.RedisError):
-                raise self.explain(each) from each
+                name, key, *_ = commands[place]
+                if "WRONGTYPE" not in str(each) or key in VITAL or name not in _EMPTY:
+                    raise self.explain(each) from each
+                row_json.log_once(f"the key {self.key(key)!r} has a value of another program and counts as empty")
+                found[place] = _EMPTY[name]
         return found
 
     def _learn(self) -> None:

@@ -8,29 +8,30 @@ local worker, claim_id = ARGV[4], ARGV[5]
 local queues, tasks, limit, ahead, part = unpack(cmsgpack.unpack(ARGV[6]))
 finish()
 if call('SISMEMBER', P .. 'alive', worker) == 0 then return {'gone'} end
+call('ZCARD', P .. 'leases') -- if it has a value of another program, nothing may start
 
 local answer = {'taken', 1, 0}
-local function give_back(id, text, ends)
+local function give_back(id, text, body, ends)
   answer[#answer + 1] = id
   answer[#answer + 1] = text
-  answer[#answer + 1] = call('GET', P .. 'b:' .. id)
+  answer[#answer + 1] = body
   answer[#answer + 1] = ends or call('ZSCORE', P .. 'leases', id)
 end
 
 -- The last claims of this worker that took something, and up to which part.
 local claims, repeated = 'claims:' .. worker, false
-for _, each in ipairs(call('LRANGE', P .. claims, 0, -1)) do
+for _, each in ipairs(ask('LRANGE', P .. claims, 0, -1)) do
   repeated = repeated or (string.sub(each, 9) == claim_id and tonumber(string.sub(each, 1, 8)) >= part)
 end
 if repeated then
   local held = {}
-  for _, id in ipairs(call('SMEMBERS', P .. 'held:' .. worker)) do
-    local text = call('GET', P .. 'j:' .. id)
+  for _, id in ipairs(ask('SMEMBERS', P .. 'held:' .. worker)) do
+    local text = text_of(P .. 'j:' .. id)
     local row = read(text)
     if row and row[CLAIM_ID] == claim_id then held[#held + 1] = {row[SEQ], id, text} end
   end
   table.sort(held, function(one, other) return one[1] < other[1] end)
-  for _, each in ipairs(held) do give_back(each[2], each[3]) end
+  for _, each in ipairs(held) do give_back(each[2], each[3], ask('GET', P .. 'b:' .. each[2])) end
   answer[1] = 'held'
   if #held > 0 then return answer end
   answer[1] = 'taken'
@@ -47,28 +48,30 @@ for _, name in ipairs(queues) do
   set = set and cmsgpack.unpack(set) or {false, false, false, false, false, 1, {}}
   settings[name] = set
   set.turns = set[3] or set[4] or set[5] or (set[1] and set[2]) or next(set[7])
-    or call('SISMEMBER', P .. 'grouped', name) == 1
+    or ask('SISMEMBER', P .. 'grouped', name) == 1
   if not (set[1] and (not set[2] or wall < set[2])) then open[#open + 1] = name end
 end
 
--- Yield the due jobs of a lane in their order: {run_at, member, id, row}.
+-- Yield the due jobs of a lane in their order: {run_at, member, id, row, body}.
 local function jobs_of(lane, chunk)
   local offset, page, place = 0, {}, 1
   return function()
     while true do
       if place > #page then
-        page, place = call('ZRANGE', lane, '-inf', exact(wall), 'BYSCORE', 'LIMIT', offset, chunk, 'WITHSCORES'), 1
+        page, place = ask('ZRANGE', lane, '-inf', exact(wall), 'BYSCORE', 'LIMIT', offset, chunk, 'WITHSCORES'), 1
         if #page == 0 then return nil end
         offset = offset + chunk
       end
       local member, score = page[place], tonumber(page[place + 1])
       place = place + 2
       local id = string.sub(member, 17)
-      local row = read(call('GET', P .. 'j:' .. id))
+      local row = read(text_of(P .. 'j:' .. id))
       if not row or row[STATE] ~= 'ready' or row[RUN_AT] ~= score or lane_key(lane_of(row)) ~= lane then
         stale[#stale + 1] = {lane, member}
       elseif not (row[EXPIRES_AT] and row[FENCE] == 0 and row[EXPIRES_AT] <= wall) then
-        return {score, member, id, row}
+        local body = ask('GET', P .. 'b:' .. id)
+        if body then return {score, member, id, row, body} end
+        stale[#stale + 1] = {lane, member}
       end
     end
   end
@@ -77,7 +80,7 @@ end
 -- Yield the due jobs of several lanes of a group in the order in which they are claimed.
 local function merged(queue, priority, group, started, wanted)
   local heads = {}
-  for _, name in ipairs(call('ZRANGE', front_key(queue, priority, group), '-inf', exact(wall), 'BYSCORE')) do
+  for _, name in ipairs(ask('ZRANGE', front_key(queue, priority, group), '-inf', exact(wall), 'BYSCORE')) do
     local task, willing = string.match(name, '^(.*)%z(.)$')
     if known[task] and (started or willing == 'a') then
       heads[#heads + 1] = {lane_key(queue, priority, group, task, willing)}
@@ -101,7 +104,7 @@ end
 
 local function plain(queue, wanted, started)
   local chosen = {}
-  for _, priority in ipairs(call('ZRANGE', P .. 'q:' .. queue, 0, -1)) do
+  for _, priority in ipairs(ask('ZRANGE', P .. 'q:' .. queue, 0, -1)) do
     if #chosen >= wanted then break end
     local next_job = merged(queue, priority, '', started, wanted - #chosen)
     while #chosen < wanted do
@@ -124,6 +127,12 @@ local function permits(set, booked)
 end
 local function looks_on(found, walked, free) return found < free + 100 and walked < 1000 end
 
+-- How many jobs run, for a limit. If that is not known, nothing more may start.
+local function size(name, key)
+  local found = redis.pcall(name, key)
+  return type(found) == 'table' and math.huge or found
+end
+
 -- Look at the groups of a priority in the order of their turns, and visit the open ones until a visit returns true.
 -- Returns how many were open, how many were looked at, and the last of them.
 local function walk(queue, priority, set, free, cursor, extra, visit)
@@ -131,12 +140,12 @@ local function walk(queue, priority, set, free, cursor, extra, visit)
   local function goes_on() return not enough and looks_on(found, walked, free) end
   local function look(group)
     walked, last_walked = walked + 1, group
-    local head = call('ZRANGE', front_key(queue, priority, group), 0, 0, 'WITHSCORES')
+    local head = ask('ZRANGE', front_key(queue, priority, group), 0, 0, 'WITHSCORES')
     local ends = set[7][group]
     if not head[1] or tonumber(head[2]) > wall or (ends ~= nil and (not ends or wall < ends)) then return end
     local places
     if set[4] and group ~= '' then
-      places = set[4] - call('SCARD', P .. 'pg:' .. queue .. Z .. group) - (extra[group] or 0)
+      places = set[4] - size('SCARD', P .. 'pg:' .. queue .. Z .. group) - (extra[group] or 0)
     end
     if places and places <= 0 then return end
     found = found + 1
@@ -144,7 +153,7 @@ local function walk(queue, priority, set, free, cursor, extra, visit)
   end
   local function range(least, most)
     while goes_on() do
-      local page = call('ZRANGE', groups, least, most, 'BYLEX', 'LIMIT', 0, 100)
+      local page = ask('ZRANGE', groups, least, most, 'BYLEX', 'LIMIT', 0, 100)
       for _, group in ipairs(page) do
         if not goes_on() then return end
         look(group)
@@ -162,22 +171,22 @@ end
 local function by_turns(queue, wanted, started)
   local set, chosen, extra = settings[queue], {}, {}
   if not started and (set[3] or set[4] or set[5]) then return chosen end
-  local free, booked = wanted, tonumber(call('HGET', P .. 'booked', queue) or '0')
+  local free, booked = wanted, set[5] and tonumber(call('HGET', P .. 'booked', queue) or '0')
   if set[3] then
     local running = 0
     for _, pair in ipairs(call('SMEMBERS', P .. 'pairs')) do
       if string.sub(pair, 1, #queue + 1) == queue .. Z then
-        running = running + call('ZCARD', P .. 'x:' .. pair .. Z .. 'running')
+        running = running + size('ZCARD', P .. 'x:' .. pair .. Z .. 'running')
       end
     end
     free = math.min(free, set[3] - running)
   end
   if set[5] then free = math.min(free, permits(set, booked)) end
-  for _, priority in ipairs(call('ZRANGE', P .. 'q:' .. queue, 0, -1)) do
+  for _, priority in ipairs(ask('ZRANGE', P .. 'q:' .. queue, 0, -1)) do
     local left = free - #chosen
     if left <= 0 then break end
     local name = queue .. Z .. priority
-    local cursor = call('HGET', P .. 'cursors', name) or ''
+    local cursor = ask('HGET', P .. 'cursors', name) or ''
     local groups, taken, last_taken = {}, 0, nil
     local function take_from(group)
       group[3] = group[3] or merged(queue, priority, group[1], started, 1)
@@ -208,12 +217,12 @@ local function by_turns(queue, wanted, started)
     elseif not all and last_walked then
       cursor = last_walked
     end
-    call('HSET', P .. 'cursors', name, cursor)
+    write('HSET', P .. 'cursors', name, cursor)
     saw_all = saw_all and all
   end
   if set[5] then
     local mark = base(set, booked) + #chosen * set[5]
-    if #chosen > 0 or mark < booked then call('HSET', P .. 'booked', queue, exact(mark)) end
+    if #chosen > 0 or mark < booked then write('HSET', P .. 'booked', queue, exact(mark)) end
   end
   return chosen
 end
@@ -239,7 +248,7 @@ local function give(job, started)
   add('ZREM', set .. 'ready', id)
   add('ZREM', lane, job[2])
   carry_out(todo)
-  give_back(id, text, exact(lease + row[LEASE_S]))
+  give_back(id, text, job[5], exact(lease + row[LEASE_S]))
 end
 
 local function take(most, started)
@@ -272,7 +281,7 @@ return writing(function()
   answer[3] = take(limit, true)
   if answer[3] == limit and ahead > 0 then take(ahead, false) end
   answer[2] = saw_all and 1 or 0
-  for _, each in ipairs(stale) do call('ZREM', each[1], each[2]) end
+  for _, each in ipairs(stale) do write('ZREM', each[1], each[2]) end
   mend_lanes()
   carry_out(remembered())
   return answer

@@ -8,14 +8,14 @@ finish()
 local seen, todo = cmsgpack.unpack(ARGV[4]), cmsgpack.unpack(ARGV[5])
 
 local look = {
-  row = function(key) return call('GET', P .. key) end,
+  row = function(key) return text_of(P .. key) end,
   field = function(key, field) return call('HGET', P .. key, field) end,
   score = function(key, member)
     local score = call('ZSCORE', P .. key, member)
     return score and tonumber(score)
   end,
   member = function(key, member) return call('SISMEMBER', P .. key, member) end,
-  length = function(key) return call('LLEN', P .. key) end,
+  length = function(key) return ask('LLEN', P .. key) end,
   size = function(key) return call('ZCARD', P .. key) end,
 }
 for number, each in ipairs(seen) do

@@ -6,9 +6,9 @@
 local answer = {}
 for place = 5, #ARGV do
   local lines = {}
-  for _, name in ipairs(call('LRANGE', P .. 'h:' .. ARGV[place], 0, tonumber(ARGV[4]) - 1)) do
+  for _, name in ipairs(ask('LRANGE', P .. 'h:' .. ARGV[place], 0, tonumber(ARGV[4]) - 1)) do
     local number, kind = string.sub(name, 1, 16), string.sub(name, 17)
-    local line = call('ZRANGE', P .. 'v:' .. kind, number, number, 'BYSCORE')[1]
+    local line = ask('ZRANGE', P .. 'v:' .. kind, number, number, 'BYSCORE')[1]
     if line then lines[#lines + 1] = line end
   end
   answer[#answer + 1] = lines

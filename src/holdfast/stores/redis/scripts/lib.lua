@@ -9,6 +9,43 @@ local epoch = call('HGET', P .. 'meta', 'epoch')
 if not epoch then return redis.error_reply('HOLDFASTLOST emptied') end
 if ARGV[1] ~= '' and epoch ~= ARGV[1] then return redis.error_reply('HOLDFASTLOST replaced') end
 
+-- A key may have a value of another program. It must stop nobody but the jobs that need it: to those who read an index
+-- it is empty, to those who read a row it is a row that cannot be read, and writes leave it out and name it under `bad`.
+local EMPTY = {GET = false, HGET = false, ZSCORE = false, ZCARD = 0, SCARD = 0, LLEN = 0, SISMEMBER = 0}
+EMPTY.ZRANGE, EMPTY.LRANGE, EMPTY.SMEMBERS = {}, {}, {}
+
+local function words_of(problem)
+  return type(problem) == 'table' and tostring(problem.err) or tostring(problem)
+end
+
+local function is_foreign(problem) return string.find(words_of(problem), 'WRONGTYPE', 1, true) ~= nil end
+
+local function ask(name, ...)
+  local found = redis.pcall(name, ...)
+  if type(found) ~= 'table' or not found.err then return found end
+  if not is_foreign(found) then error(found) end
+  return EMPTY[name]
+end
+
+local function text_of(key)
+  local found = redis.pcall('GET', key)
+  return type(found) == 'table' and found.err or found
+end
+
+-- Count what is wrong, by its words; a thousand of them are enough to look at.
+local function complain(words)
+  if redis.call('HLEN', P .. 'bad') < 1000 or redis.call('HEXISTS', P .. 'bad', words) == 1 then
+    redis.call('HINCRBY', P .. 'bad', words, 1)
+  end
+end
+
+local function write(name, key, ...)
+  local ok, problem = pcall(call, name, key, ...)
+  if ok then return end
+  if not is_foreign(problem) then error(problem, 0) end
+  complain(name .. ' ' .. string.sub(key, #P + 1) .. ': ' .. words_of(problem))
+end
+
 local function now()
   if ARGV[2] ~= '' then return tonumber(ARGV[2]), tonumber(ARGV[3]) end
   local time = call('TIME')
@@ -46,20 +83,20 @@ local function member_of(seq, id) return string.format('%016.0f', seq) .. id end
 
 -- Bring the indexes above a lane up to date with its first job.
 local function mend(queue, priority, group, task, willing)
-  local head = call('ZRANGE', lane_key(queue, priority, group, task, willing), 0, 0, 'WITHSCORES')
+  local head = ask('ZRANGE', lane_key(queue, priority, group, task, willing), 0, 0, 'WITHSCORES')
   local front, name = front_key(queue, priority, group), task .. Z .. willing
   local all, groups = P .. 'd:' .. queue, P .. 'g:' .. queue .. Z .. priority
   local path = table.concat({priority, group, task, willing}, Z)
   if head[1] then
-    call('ZADD', front, head[2], name)
-    call('ZADD', all, head[2], path)
-    if group ~= '' then call('ZADD', groups, 0, group) end
-    call('ZADD', P .. 'q:' .. queue, -tonumber(priority), priority)
+    write('ZADD', front, head[2], name)
+    write('ZADD', all, head[2], path)
+    if group ~= '' then write('ZADD', groups, 0, group) end
+    write('ZADD', P .. 'q:' .. queue, -tonumber(priority), priority)
     return
   end
-  call('ZREM', front, name)
-  call('ZREM', all, path)
+  write('ZREM', front, name)
+  write('ZREM', all, path)
   if call('EXISTS', front) == 1 then return end
-  if group ~= '' then call('ZREM', groups, group) end
-  if call('EXISTS', groups, front_key(queue, priority, '')) == 0 then call('ZREM', P .. 'q:' .. queue, priority) end
+  if group ~= '' then write('ZREM', groups, group) end
+  if call('EXISTS', groups, front_key(queue, priority, '')) == 0 then write('ZREM', P .. 'q:' .. queue, priority) end
 end

@@ -6,7 +6,7 @@
 
 local found, most = {}, tonumber(ARGV[5])
 for place = 6, #ARGV do
-  local page = call('ZRANGE', P .. ARGV[place], ARGV[4], '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, most, 'WITHSCORES')
+  local page = ask('ZRANGE', P .. ARGV[place], ARGV[4], '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, most, 'WITHSCORES')
   for each = 1, #page, 2 do found[#found + 1] = {tonumber(page[each + 1]), page[each]} end
 end
 table.sort(found, function(one, other) return one[1] > other[1] end)

@@ -7,9 +7,9 @@ local wall, lease = now()
 local answer = {exact(wall), exact(lease)}
 for place = 4, #ARGV do
   local id = ARGV[place]
-  local row = call('GET', P .. 'j:' .. id)
+  local row = text_of(P .. 'j:' .. id)
   answer[#answer + 1] = row
-  answer[#answer + 1] = row and call('GET', P .. 'b:' .. id)
+  answer[#answer + 1] = row and text_of(P .. 'b:' .. id)
   answer[#answer + 1] = row and call('ZSCORE', P .. 'leases', id)
 end
 return answer

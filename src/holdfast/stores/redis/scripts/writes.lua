@@ -17,53 +17,53 @@ function act.new(each)
   local id, row, body, sets = each[2], each[3], each[4], each[5]
   each[6] = each[6] or call('HINCRBY', P .. 'meta', 'seq', 1)
   row[SEQ] = each[6]
-  call('SET', P .. 'b:' .. id, body)
-  for _, key in ipairs(sets) do call('ZADD', P .. key, row[SEQ], id) end
-  call('SADD', P .. 'pairs', row[QUEUE] .. Z .. row[TASK])
-  if row[GROUP] then call('SADD', P .. 'grouped', row[QUEUE]) end
-  call('SET', P .. 'j:' .. id, cmsgpack.pack(row))
+  write('SET', P .. 'b:' .. id, body)
+  for _, key in ipairs(sets) do write('ZADD', P .. key, row[SEQ], id) end
+  write('SADD', P .. 'pairs', row[QUEUE] .. Z .. row[TASK])
+  if row[GROUP] then write('SADD', P .. 'grouped', row[QUEUE]) end
+  write('SET', P .. 'j:' .. id, cmsgpack.pack(row))
   if row[STATE] ~= 'ready' then return end -- it was ended by the call that stores it
-  call('ZADD', touch(row), row[RUN_AT], member_of(row[SEQ], id))
+  write('ZADD', touch(row), row[RUN_AT], member_of(row[SEQ], id))
   came = true
 end
 
 -- {enter or leave, id, row}: put a job into its lane, or take it out.
 function act.enter(each)
   local id, row = each[2], each[3]
-  call('SADD', P .. 'pairs', row[QUEUE] .. Z .. row[TASK])
-  if row[GROUP] then call('SADD', P .. 'grouped', row[QUEUE]) end
-  call('ZADD', touch(row), row[RUN_AT], member_of(row[SEQ], id))
+  write('SADD', P .. 'pairs', row[QUEUE] .. Z .. row[TASK])
+  if row[GROUP] then write('SADD', P .. 'grouped', row[QUEUE]) end
+  write('ZADD', touch(row), row[RUN_AT], member_of(row[SEQ], id))
   came = true
 end
-function act.leave(each) call('ZREM', touch(each[3]), member_of(each[3][SEQ], each[2])) end
+function act.leave(each) write('ZREM', touch(each[3]), member_of(each[3][SEQ], each[2])) end
 
 -- {event, kind, job, line, by a person or not}: write a line of the journal. What counts twice comes last.
 function act.event(each)
   local kind, id, line, by_person = each[2], each[3], each[4], each[5]
   each[6] = each[6] or call('HINCRBY', P .. 'meta', 'event', 1)
   local number, name = each[6], string.format('%016.0f', each[6])
-  call('ZADD', P .. 'v:' .. kind, number, name .. line)
-  call('SADD', P .. 'kinds', kind)
-  if by_person then call('ZADD', P .. 'acts', number, name .. kind) end
-  call('RPUSH', P .. 'h:' .. id, name .. kind)
+  write('ZADD', P .. 'v:' .. kind, number, name .. line)
+  write('SADD', P .. 'kinds', kind)
+  if by_person then write('ZADD', P .. 'acts', number, name .. kind) end
+  write('RPUSH', P .. 'h:' .. id, name .. kind)
 end
 
 -- {error, slot, oldest slot that is kept, name, facts, instant, job}: count an attempt that ended with an error.
 function act.error(each)
   local slot, oldest, name, facts, happened_at, job = unpack(each, 2)
-  for _, old in ipairs(call('ZRANGE', P .. 'slots', '-inf', '(' .. whole(oldest), 'BYSCORE', 'LIMIT', 0, 100)) do
-    call('UNLINK', P .. 'er:' .. old)
-    call('ZREM', P .. 'slots', old)
+  for _, old in ipairs(ask('ZRANGE', P .. 'slots', '-inf', '(' .. whole(oldest), 'BYSCORE', 'LIMIT', 0, 100)) do
+    write('UNLINK', P .. 'er:' .. old)
+    write('ZREM', P .. 'slots', old)
   end
   local key = P .. 'er:' .. whole(slot)
-  call('ZADD', P .. 'slots', slot, whole(slot))
-  call('HSETNX', key, 'f' .. name, facts)
-  local last = call('HGET', key, 'l' .. name)
+  write('ZADD', P .. 'slots', slot, whole(slot))
+  write('HSETNX', key, 'f' .. name, facts)
+  local last = ask('HGET', key, 'l' .. name)
   local last_at = last and tonumber(string.match(last, '^%S+'))
   if not last or happened_at > last_at or (happened_at == last_at and job > string.match(last, ' (.*)$')) then
-    call('HSET', key, 'l' .. name, exact(happened_at) .. ' ' .. job)
+    write('HSET', key, 'l' .. name, exact(happened_at) .. ' ' .. job)
   end
-  call('HINCRBY', key, 'n' .. name, 1)
+  write('HINCRBY', key, 'n' .. name, 1)
 end
 
 local function carry_out(todo)
@@ -71,17 +71,13 @@ local function carry_out(todo)
   for place, each in ipairs(todo) do
     at = place
     local own = act[each[1]]
-    if own then own(each) else call(each[1], P .. each[2], unpack(each, 3)) end
+    if own then own(each) else write(each[1], P .. each[2], unpack(each, 3)) end
   end
   left = nil
 end
 
 local function mend_lanes()
   for _, lane in pairs(dirty) do mend(unpack(lane)) end
-end
-
-local function words_of(problem)
-  return type(problem) == 'table' and tostring(problem.err) or tostring(problem)
 end
 
 -- Run a function that writes. `follows` returns the commands that must come in any case, if something was written.
@@ -102,7 +98,7 @@ local function finish()
   if not torn then return end
   local function try(what, ...)
     local ok, problem = pcall(...)
-    if not ok then redis.call('RPUSH', P .. 'bad', what .. ': ' .. words_of(problem)) end
+    if not ok then complain(what .. ': ' .. words_of(problem)) end
   end
   local rest, lanes = unpack(cmsgpack.unpack(torn))
   for _, lane in ipairs(lanes) do dirty[lane_key(unpack(lane))] = lane end
