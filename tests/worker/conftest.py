@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import App
+from tests.conftest import SERVERS
 from tests.worker.house import House
 
 
@@ -38,8 +39,8 @@ def file_house(tmp_path: Path) -> Iterator[House]:
 
 
 def _url(request: pytest.FixtureRequest, folder: Path) -> str:
-    if request.param == "postgres":
-        return str(request.getfixturevalue("postgres"))
+    if request.param in SERVERS:
+        return str(request.getfixturevalue(request.param))
     return "memory://" if request.param == "memory" else sqlite_url(folder)
 
 

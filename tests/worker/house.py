@@ -18,7 +18,7 @@ from tests.worker.meddler import Meddler
 T = TypeVar("T")
 
 # For a test in which the store has a part.
-on_every_store = pytest.mark.parametrize("house", ["memory", "sqlite", "postgres"], indirect=True)
+on_every_store = pytest.mark.parametrize("house", ["memory", "sqlite", "postgres", "redis"], indirect=True)
 
 PATIENCE_S = 60.0  # how long a test waits for what must happen, on a machine that is busy with something else
 

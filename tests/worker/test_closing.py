@@ -19,6 +19,7 @@ from holdfast.errors import HoldfastError, UsageError
 from holdfast.stores.protocol import Store
 from holdfast.worker.options import WorkerOptions
 from holdfast.worker.runner import Runner
+from tests.conftest import SERVERS
 from tests.worker.conftest import sqlite_url
 from tests.worker.house import PATIENCE_S, until
 
@@ -55,10 +56,10 @@ class Closing:
         return thread
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 def closing(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Closing]:
-    if request.param == "postgres":
-        url = str(request.getfixturevalue("postgres"))
+    if request.param in SERVERS:
+        url = str(request.getfixturevalue(request.param))
     else:
         url = "memory://" if request.param == "memory" else sqlite_url(tmp_path)
     closing = Closing(url)

@@ -26,9 +26,10 @@ from holdfast.stores.protocol import Reply, Store
 from holdfast.testing import FakeClock
 from holdfast.upkeep.reaper import PAGE, Reaper, reap, suspected
 from holdfast.upkeep.reaper_service import until_next_look
-from tests.conftest import open_store
+from tests.conftest import SERVERS, open_store
 from tests.factory import (
     a_step,
+    add_many,
     again,
     claim,
     enrol,
@@ -64,7 +65,7 @@ def twice(reaper: Reaper, clock: FakeClock) -> int:
 
 
 def many(store: Store, number: int, worker: str, **given: Any) -> list[Job]:
-    store.add([make_job(**given) for _ in range(number)])
+    add_many(store, [make_job(**given) for _ in range(number)])
     return claim(store, worker, limit=number)
 
 
@@ -859,19 +860,19 @@ class Behind:
 
 def many_overdue(store: Store, clock: FakeClock, number: int) -> str:
     """Let the leases of so many jobs end, and return the first of them."""
-    store.add([make_job(task="t", lease_s=3.0) for _ in range(number)])
+    add_many(store, [make_job(task="t", lease_s=3.0) for _ in range(number)])
     claimed = claim(store, enrol(store), tasks=["t"], limit=number)
     assert len(claimed) == number
     clock.advance(3.0)
     return claimed[0].id
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres", "redis"])
 def test_leases_that_end_because_the_clock_of_the_store_is_set_ahead_may_be_renewed_first(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, clock: FakeClock
 ) -> None:
     theirs = FakeClock()
-    url = request.getfixturevalue("postgres") if kind == "postgres" else ""
+    url = request.getfixturevalue(kind) if kind in SERVERS else ""
     with closing(open_store(kind, theirs, tmp_path, url)) as store:
         store.migrate()
         living, lost = (start(store, enrol(store, beat_s=BEAT_S), lease_s=LEASE_S) for _ in range(2))

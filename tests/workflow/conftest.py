@@ -11,7 +11,7 @@ from tests.worker.house import House
 __all__ = ["_quick_start"]
 
 
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
+@pytest.fixture(params=["memory", "sqlite", "postgres", "redis"])
 def house(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[House]:
     yield from _opened(_url(request, tmp_path))
 
