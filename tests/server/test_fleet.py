@@ -39,6 +39,7 @@ def test_a_queue_is_paused_resumed_and_limited(app: App, client: Client) -> None
     [limits] = client.get("/v1/limits").json()["items"]
     assert (limits["queue"], limits["running"], limits["limit"]) == ("mail", 0, 3)
     assert code(client("PATCH", "/v1/limits", {"queue": "mail", "rate": "often"}), 422) == "invalid"
+    assert code(client("PATCH", "/v1/limits", {"queue": "mail", "group_rate": "5/s"}), 422) == "invalid"
     assert code(client.post("/v1/queues/pause", {"queue": "mail", "until": "2030-01-01T00:00:00"}), 422) == "invalid"
 
 

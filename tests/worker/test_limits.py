@@ -6,8 +6,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from holdfast import App, UsageError
+from holdfast.cli.main import cli
 from holdfast.clock import pause
 from holdfast.core.limits import Limits, Rate, setting
 from holdfast.insight.explain import explain
@@ -36,6 +38,15 @@ def test_what_the_app_declares_is_in_force_once_a_worker_has_started(app: App) -
 def test_a_declaration_that_can_never_work_is_refused(app: App, given: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         app.queue("mail", **given)  # type: ignore[arg-type]
+
+
+def test_a_rate_for_each_group_is_refused(app: App) -> None:
+    """docs/adr/0025-one-rate-per-queue.md says why, and docs/limits.md what to do instead."""
+    with pytest.raises(TypeError, match="unexpected keyword argument 'group_rate'"):
+        app.queue("mail", group_rate="5/s")  # type: ignore[call-arg]
+    told = CliRunner().invoke(cli, ["--db", app.url, "queues", "limit", "mail", "--group-rate", "5/s"])
+    assert (told.exit_code, app.store.queues()) == (2, [])
+    assert "--group-rate" in told.output
 
 
 def test_a_rate_makes_a_tick_leave_the_rest(app: App) -> None:
