@@ -328,6 +328,17 @@ def hold(job: Job, *, actor: str, reason: str | None = None) -> Verdict:
     return moved(job, Transition.HOLD, event, error=reason or f"held by {actor}", rollback_cause=why_undone(job))
 
 
+def set_aside(job: Job, error: str) -> Verdict:
+    """Hold a ready job whose row its store refuses to change as a claim would."""
+    return Verdict(
+        move=Transition.HOLD,
+        state=after(job.state, Transition.HOLD, job.id),
+        stop_reason="",
+        error=error,
+        events=(NewEvent("held", {"reason": error}),),
+    )
+
+
 def reschedule(
     job: Job,
     *,

@@ -21,7 +21,7 @@ import msgspec
 from holdfast.clock import Clock, pause
 from holdfast.core import recovery
 from holdfast.core.machine import State
-from holdfast.core.records import Detector, Duty, Filter, Job, Lease, Standby, Vanished, Worker, damaged
+from holdfast.core.records import Detector, Duty, Filter, Job, Lease, Moment, Standby, Vanished, Worker, damaged
 from holdfast.core.recovery import RENEW_S, SECOND_LOOK_S, WorkerDeath, overdue_key
 from holdfast.core.settlement import Settlement, settlement
 from holdfast.core.verdict import Verdict, judge
@@ -31,6 +31,7 @@ from holdfast.failpoints import point
 from holdfast.ids import chance
 from holdfast.runtime.hooks import Hooks
 from holdfast.runtime.log_fields import about
+from holdfast.runtime.tracebacks import describe
 from holdfast.stores.protocol import Reply, Store
 from holdfast.upkeep.batch_ends import BatchSweep
 from holdfast.upkeep.dependents import DependentSweep
@@ -141,6 +142,10 @@ class Reaper:
             except (StoreLocked, StoreTimeout) as error:  # the next pass finds it again
                 self._tolerate(error)
                 log.warning("worker %s cannot be recovered yet: %s", each.worker.name, error)
+            except HoldfastError:
+                raise
+            except Exception:  # nobody has foreseen it; the jobs of other workers must not suffer
+                log.exception("worker %s cannot be recovered, and a person must look", each.worker.name)
         found += self._recover_expired(fix, {zombie.job.id for zombie in found})
         if fix:
             self._end_expired()
@@ -384,6 +389,7 @@ class Reaper:
 
     def _judge_all(self, jobs: Sequence[Job], death: WorkerDeath, others: Sequence[Job] = ()) -> list[Zombie]:
         """Judge each job. Hold a job with a damaged policy, and skip a row that the store could not write a moment ago.
+        A job that cannot be judged is left for the next pass.
 
         `others`: jobs of the same worker that were judged before.
         """
@@ -391,14 +397,21 @@ class Reaper:
         holders = self._holders_of(jobs) if death.worker is None else {}
         for job in (job for job in jobs if job.lease not in self._unwritable):
             now, holder = self._store.now(), death.worker or holders.get(job.worker or "")
-            in_gap, release = self.observed.is_in_gap(job), holder.release if holder is not None else None
-            outcome = recovery.outcome_of(job, death, holder, now, suspects=together[job.worker], in_gap=in_gap)
             try:
-                verdict = judge(outcome, job, now.wall, chance=self._random(), release=release)
-            except PolicyError as error:
-                verdict = judge(outcome, damaged(job, str(error)), now.wall, chance=0.0, release=release)
+                verdict = self._verdict(job, death, holder, now, suspects=together[job.worker])
+            except Exception as error:  # nobody has foreseen it; the others must not suffer
+                self._complain(job.id, error)
+                continue
             zombies.append(Zombie(job=job, worker=holder, detector=death.exit.detector, verdict=verdict))
         return zombies
+
+    def _verdict(self, job: Job, death: WorkerDeath, holder: Worker | None, now: Moment, *, suspects: int) -> Verdict:
+        in_gap, release = self.observed.is_in_gap(job), holder.release if holder is not None else None
+        outcome = recovery.outcome_of(job, death, holder, now, suspects=suspects, in_gap=in_gap)
+        try:
+            return judge(outcome, job, now.wall, chance=self._random(), release=release)
+        except PolicyError as error:
+            return judge(outcome, damaged(job, str(error)), now.wall, chance=0.0, release=release)
 
     def _holders_of(self, jobs: Sequence[Job]) -> dict[str, Worker]:
         """Return the workers, by id. They are asked for once for each page that has new ones: some may have no row."""
@@ -414,43 +427,52 @@ class Reaper:
         ]
         recovered = [zombie for zombie in settled if zombie.recovered]
         for zombie in recovered:
-            self._tell(zombie)
+            try:
+                self._tell(zombie)
+            except Exception:  # it is settled, and the others want to be told
+                log.exception("job %s was settled, but hooks and alerts were not told", zombie.job.id)
         if recovered and self._on_settled is not None:
             self._on_settled(len(recovered))
         return settled
 
     def _answers(self, batch: list[Settlement]) -> list[Reply | None]:
-        """Settle a page. If that takes too long, or the store fails on a row, settle it in halves, so that the row
-        does not stop the rest: its answer is None."""
+        """Settle a page. If that takes too long, or fails on a row, whatever the error, settle it in halves, so that
+        the row does not stop the rest: its answer is None."""
         if not batch:
             return []
         try:
             answers: list[Reply | None] = [*self._store.settle(batch, under=self._under)]
-        except StoreError as error:
-            if is_passing(error) and not isinstance(error, StoreTimeout):
+        except Exception as error:
+            is_ours = isinstance(error, HoldfastError)
+            is_of_a_row = not is_ours or (isinstance(error, StoreError) and not is_passing(error))
+            if not is_of_a_row and not isinstance(error, StoreTimeout):
                 raise
-            if len(batch) == 1:
-                self._tolerate(error)
-                if not is_passing(error):
-                    self._unwritable[batch[0].lease] = self._clock.lease()
-                self._complain(batch[0].lease.job_id, error)
-                return [None]
-            middle = len(batch) // 2
-            return self._answers(batch[:middle]) + self._answers(batch[middle:])
-        self.observed.wrote(self._clock.lease())
-        self._timeouts = 0
-        return answers
+            failed = error
+        else:
+            self.observed.wrote(self._clock.lease())
+            self._timeouts = 0
+            return answers
+        if len(batch) == 1:
+            self._tolerate(failed)
+            if is_of_a_row:
+                self._unwritable[batch[0].lease] = self._clock.lease()
+            self._complain(batch[0].lease.job_id, failed)
+            return [None]
+        middle = len(batch) // 2
+        return self._answers(batch[:middle]) + self._answers(batch[middle:])
 
-    def _tolerate(self, error: StoreError) -> None:
+    def _tolerate(self, error: Exception) -> None:
         """Let the pass go on after one row took too long; raise the error when the whole store seems to be slow."""
         self._timeouts += isinstance(error, StoreTimeout)
         if self._timeouts > TIMEOUTS_MAX:
             raise error
 
-    def _complain(self, job_id: str, error: HoldfastError) -> None:
+    def _complain(self, job_id: str, error: Exception) -> None:
         if job_id not in self._complained:
             self._complained[job_id] = self._clock.lease()
-            log.error("job %s cannot be settled, and a person must look: %s", job_id, error)
+            unforeseen = None if isinstance(error, HoldfastError) else error  # its traceback says where
+            what = describe(error) if unforeseen is not None else str(error)
+            log.error("job %s cannot be settled, and a person must look: %s", job_id, what, exc_info=unforeseen)
 
     def _forget_complaints(self) -> None:
         since = self._clock.lease() - COMPLAIN_S

@@ -219,6 +219,22 @@ WHERE seq IN (
     LIMIT :limit
 );
 
+-- name: claim_first
+-- The jobs that `claim` would take, for when one of them cannot be changed.
+SELECT json_group_array(seq) FROM (
+    SELECT seq FROM holdfast_job
+    WHERE state = 'ready' AND grp IS NULL AND queue = :queue AND priority = :priority AND run_at <= :wall
+        AND task IN (SELECT value FROM json_each(:tasks))
+        AND (:started = 1 OR on_crash = 'retry')
+        AND {in_time}
+    ORDER BY run_at, seq
+    LIMIT :limit
+);
+
+-- name: claim_refused
+-- A job that could not be claimed.
+SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE seq = :seq;
+
 -- name: claim_places
 -- How many places of a queue are taken: counted from the rows that run, never kept as a number. Not more are counted than
 -- the limit has.
@@ -761,9 +777,11 @@ WHERE job_id = :source AND aside = 0 AND position < :before AND state = 'recorde
 );
 
 -- name: deadline
+-- A running row without a lease is the work of another program; it must not hide the others.
 SELECT job.lease_until FROM holdfast_job AS job
 LEFT JOIN holdfast_worker AS holder ON holder.id = job.worker
-WHERE job.state = 'running' AND coalesce(holder.boot_id, :boot_id) IN (:boot_id, 'remote')
+WHERE job.state = 'running' AND job.lease_until IS NOT NULL
+    AND coalesce(holder.boot_id, :boot_id) IN (:boot_id, 'remote')
 ORDER BY job.lease_until
 LIMIT 1;
 

@@ -20,7 +20,7 @@ from holdfast.core.transitions import shares
 from holdfast.core.verdict import Verdict
 from holdfast.stores import row_json
 from holdfast.stores.protocol import Added, Reply, duty_lost
-from holdfast.stores.sqlite import turns
+from holdfast.stores.sqlite import contradictions, turns
 from holdfast.stores.sqlite.rows import Executes, Q, any_text
 
 
@@ -106,7 +106,7 @@ def take(
     for queue, share in shares(queues, limit):
         wanted = min(share, limit - taken)
         if queue in by_turns:
-            got, saw_all = turns.take(db, by_turns[queue], wanted, values)
+            got, saw_all = turns.take(db, by_turns[queue], wanted, values, move)
             taken += got
             whole = whole and saw_all
             continue
@@ -114,7 +114,7 @@ def take(
             if wanted <= 0:
                 break
             lane = {**values, "queue": queue, "priority": priority, "limit": wanted}
-            got = db.execute(Q["claim"], lane).rowcount
+            got = contradictions.claim(db, "claim", lane, move)
             wanted -= got
             taken += got
         if wanted > 0:

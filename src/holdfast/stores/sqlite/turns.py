@@ -12,13 +12,15 @@ from typing import Any
 from holdfast.core import limits
 from holdfast.core.limits import UNGROUPED, Group, Queue
 from holdfast.stores import row_json
+from holdfast.stores.sqlite import contradictions
+from holdfast.stores.sqlite.contradictions import Hold
 from holdfast.stores.sqlite.rows import Q, text_of
 
 
-def take(db: sqlite3.Connection, queue: Queue, wanted: int, values: Mapping[str, Any]) -> tuple[int, bool]:
+def take(db: sqlite3.Connection, queue: Queue, wanted: int, values: Mapping[str, Any], hold: Hold) -> tuple[int, bool]:
     """Claim up to `wanted` jobs of the queue; return how many, and whether all groups were looked at.
 
-    values: as for the statement `claim`.
+    values: as for the statement `claim`. hold: see contradictions.py.
     """
     held = queue.limits
     if held.any and not values["started"]:
@@ -33,7 +35,7 @@ def take(db: sqlite3.Connection, queue: Queue, wanted: int, values: Mapping[str,
     lanes = row_json.rows_from(text_of(db, "claim_priorities", asked)) if free else []
     for priority, cursor in lanes:
         lane = {**asked, "priority": priority, "cursor": cursor if cursor is not None else UNGROUPED}
-        got, saw_all = _take_turns(db, lane, free - taken)
+        got, saw_all = _take_turns(db, lane, free - taken, hold)
         taken += got
         whole = whole and saw_all
     if held.rate is not None:
@@ -50,7 +52,7 @@ def _booked_until(db: sqlite3.Connection, queue: Queue) -> float:
     return float(row_json.queues_from(text_of(db, "queues", {"queue": queue.name}))[0].booked_until)
 
 
-def _take_turns(db: sqlite3.Connection, lane: dict[str, Any], free: int) -> tuple[int, bool]:
+def _take_turns(db: sqlite3.Connection, lane: dict[str, Any], free: int, hold: Hold) -> tuple[int, bool]:
     """Claim from one priority; return how many jobs, and whether all of its groups were looked at."""
     if free <= 0:
         return 0, True
@@ -63,12 +65,13 @@ def _take_turns(db: sqlite3.Connection, lane: dict[str, Any], free: int) -> tupl
         asked = {**lane, "groups": names, "most": limits.most_of_each(free, len(found))}
         for name, seq in row_json.rows_from(text_of(db, "claim_candidates", asked)):
             due.setdefault(name, []).append(seq)
-    turns = list(limits.take_turns(found, due, free))
+    turns, taken = list(limits.take_turns(found, due, free)), 0
     if turns:
-        db.execute(Q["claim_these"], {**lane, "seqs": row_json.encode([seq for _, seq in turns]).decode()})
+        these = {**lane, "seqs": row_json.encode([seq for _, seq in turns]).decode()}
+        taken = contradictions.claim(db, "claim_these", these, hold)
     whole = limits.saw_all(len(found), len(walked), free)
     names_taken = [name for name, _ in turns]
     cursor = limits.next_cursor(lane["cursor"], names_taken, free, walked[-1][0] if walked else None, whole=whole)
     if cursor != lane["cursor"]:
         db.execute(Q["claim_turn"], {**lane, "cursor": cursor})
-    return len(turns), whole
+    return taken, whole
