@@ -179,24 +179,6 @@ def test_rescuers_and_late_workers_race_and_each_row_ends_once(shop: Shop, table
     assert [shop.whole(number) for number in alive] == kept
 
 
-def test_a_locked_row_is_left_for_the_next_pass(shop: Shop, table: Map) -> None:
-    if shop.engine == "sqlite":
-        pytest.skip("a lock of SQLite is one of the whole file")
-    shop.add(1)
-    shop.add(2)
-    with shop.connect() as db:
-        if shop.engine == "postgres":
-            db.autocommit = False
-            db.execute("SELECT * FROM jobs WHERE id = 1 FOR UPDATE")
-        else:
-            db.exec_driver_sql("SELECT * FROM jobs WHERE id = 1 FOR UPDATE")
-        with opened(shop.url) as database:
-            report = rescue(database, table, Known(), fix=True)
-        db.rollback()
-    assert {row.finding.row.id: row.outcome for row in report.rows} == {1: "locked", 2: "rescued"}
-    assert shop.row(1)[0] == "running"
-
-
 def test_a_row_that_cannot_be_read_is_explained_and_the_others_are_rescued(shop: Shop, table: Map) -> None:
     shop.add(1)
     shop.add(2)

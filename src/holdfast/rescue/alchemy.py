@@ -5,21 +5,23 @@ from __future__ import annotations
 from typing import Any
 
 import sqlalchemy
-from sqlalchemy import Connection, Integer, MetaData, String, Text, func, select
+from sqlalchemy import TIMESTAMP, Connection, Integer, MetaData, String, Text, extract, func, select
 from sqlalchemy import Table as SqlTable
 from sqlalchemy.exc import NoSuchTableError, OperationalError, SQLAlchemyError
 
+from holdfast.clock import SystemClock
 from holdfast.errors import StoreError, StoreUnavailable, UsageError
 from holdfast.failpoints import point
 from holdfast.rescue.judging import Rescue, Row
 from holdfast.rescue.map import Map
-from holdfast.rescue.tables import OPEN_TRANSACTION, Answer, Column, values_of
+from holdfast.rescue.tables import LOCK_S, OPEN_TRANSACTION, Answer, Column, moved, values_of
 
-_LOCKED, _DEADLOCK = 1205, 1213  # MySQL: the wait for a lock took too long; a deadlock
+_LOCKED, _DEADLOCK = (1205, 3572), 1213  # MariaDB and MySQL: the row is locked; a deadlock
+_MYSQL = ("mysql", "mariadb")
 
 
 class AlchemyTable:
-    """A jobs table of any dialect that SQLAlchemy knows."""
+    """A jobs table of any dialect that SQLAlchemy knows. It never waits for a row that is locked."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -28,9 +30,12 @@ class AlchemyTable:
             raise UsageError(OPEN_TRANSACTION)
 
     def now(self) -> float:
-        clock = {"mysql": func.unix_timestamp(func.now(6)), "mariadb": func.unix_timestamp(func.now(6))}
-        asked = clock.get(self._connection.dialect.name, func.extract("epoch", func.now()))
-        return float(self._all(select(asked))[0][0])
+        dialect = self._connection.dialect.name
+        if dialect in _MYSQL:
+            return float(self._all(select(func.unix_timestamp(func.now(6))))[0][0])
+        if dialect == "postgresql":
+            return float(self._all(select(extract("epoch", func.clock_timestamp())))[0][0])
+        return SystemClock().wall()
 
     def columns(self, table: str) -> list[Column]:
         found = self._table(table)
@@ -52,9 +57,10 @@ class AlchemyTable:
     def running(self, table: Map, limit: int) -> list[Row]:
         found = self._existing(table.table)
         keys = table.columns
-        chosen = [found.c[keys[key]].label(key) for key in Row._fields if key in keys]
+        chosen = [self._value(found.c[keys[key]]).label(key) for key in Row._fields if key in keys]
         asked = select(*chosen).where(found.c[table.status] == table.running)
-        rows = self._all(asked.order_by(found.c[table.started]).limit(limit))
+        started = found.c[table.started]
+        rows = self._all(asked.order_by(started.is_(None), started).limit(limit))
         return [Row(*(getattr(row, key) if key in keys else None for key in Row._fields)) for row in rows]
 
     def make_journal(self, table: Map) -> None:
@@ -64,13 +70,19 @@ class AlchemyTable:
         except SQLAlchemyError as error:
             raise _trouble(error) from error
 
-    def rescue(self, table: Map, row: Row, rescue: Rescue, now: float, actor: str) -> Answer:
+    def _value(self, column: sqlalchemy.Column[Any]) -> Any:
+        """Return what is read of a column. MySQL gives a TIMESTAMP in the zone of the session, but not its seconds."""
+        if self._connection.dialect.name in _MYSQL and isinstance(column.type, TIMESTAMP):
+            return func.unix_timestamp(column)
+        return column
+
+    def rescue(self, table: Map, row: Row, rescue: Rescue, now: float, actor: str, wait_s: float = LOCK_S) -> Answer:
         found, keys = self._existing(table.table), table.columns
         values = values_of(table, row, rescue, now, actor)
         asked = sqlalchemy.update(found).where(found.c[table.id] == row.id, found.c[table.status] == row.status)
         for key in ("started", "updated", "worker", "attempts"):
             if key in keys:
-                asked = asked.where(found.c[keys[key]].is_not_distinct_from(getattr(row, key)))
+                asked = asked.where(self._value(found.c[keys[key]]).is_not_distinct_from(getattr(row, key)))
         changed = {table.status: values["to_status"], table.attempts: values["to_attempts"], table.error: values["why"]}
         cleared = dict.fromkeys(table.clear)
         names = ("table_name", "job_id", "decision", "from_status", "to_status", "why", "actor")
@@ -79,16 +91,20 @@ class AlchemyTable:
         line |= {"attempts": values["to_attempts"], "worker": values["worker_name"], **instants}
         try:
             with self._connection.begin():
-                if self._connection.execute(asked.values({**changed, **cleared})).rowcount != 1:
-                    return "moved"
+                mine = select(found.c[table.id]).where(found.c[table.id] == row.id).with_for_update(nowait=True)
+                self._connection.execute(mine).all()
+                if answer := moved(row, self._connection.execute(asked.values({**changed, **cleared})).rowcount):
+                    return answer
                 point("rescue.middle")
                 self._connection.execute(sqlalchemy.insert(self._journal(table)).values(line))
         except OperationalError as error:
             code = getattr(error.orig, "args", (None,))[0]
-            if code == _LOCKED:
+            if code in _LOCKED:
                 return "locked"
             if code == _DEADLOCK:
                 return "moved"
+            if error.connection_invalidated:
+                raise _trouble(error) from error
             raise
         return "rescued"
 

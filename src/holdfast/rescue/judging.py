@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from typing import Any, Literal, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -19,7 +20,8 @@ from holdfast.core.transitions import first_row
 from holdfast.core.verdict import Lost, judge
 from holdfast.rescue.map import ATTEMPTS_MAX, Map, Value
 
-OLDEST = 946_684_800.0  # the year 2000: a number below this is not seconds since 1970
+OLDEST = 946_684_800.0  # the year 2000: an earlier instant does not count as a sign of life
+NEWEST = 32_503_680_000.0  # the year 3000
 CLOCKS_DIFFER_S = 5.0  # a sign of life may be this far in the future
 
 State3 = Literal["ready", "dead", "held"]
@@ -66,7 +68,7 @@ class Known(NamedTuple):
 
 def examine(table: Map, row: Row, now: float, known: Known) -> Finding:
     """Say whether a row has lost its worker, and decide what becomes of it."""
-    counts = _counts(table, row)
+    counts = f"{table.id} is empty" if row.id is None else _counts(table, row)
     if isinstance(counts, str):
         return Finding(row, None, counts, None)
     seen_at = _last_sign(table, row)
@@ -136,7 +138,7 @@ def _last_sign(table: Map, row: Row) -> float | str:
     """Return the newest sign of life of a row, or why there is none."""
     instants = []
     for column, value in ((table.updated, row.updated), (table.started, row.started)):
-        if column is None or value is None:
+        if column is None or value is None or (column == table.updated and _is_zero(value)):
             continue
         at = instant(value, table.zone, column)
         if isinstance(at, str):
@@ -145,24 +147,54 @@ def _last_sign(table: Map, row: Row) -> float | str:
     return max(instants) if instants else f"{table.started} is empty, so its age is not known"
 
 
-def instant(value: object, zone: ZoneInfo | None, column: str) -> float | str:
-    """Return the seconds since 1970 of a time as a database gives it, or why it cannot be read."""
+def _is_zero(value: object) -> bool:
+    """Say whether a program writes this for "never": 0, or the first instant of a calendar."""
     if isinstance(value, str):
-        parsed = _parsed(value)
-        if parsed is None:
-            return f"{column} is {value!r}, which is not a time"
-        value = parsed
+        value = _parsed(value)
     if isinstance(value, datetime):
-        if value.tzinfo is None and zone is None:
+        return value.replace(tzinfo=UTC).timestamp() <= 0
+    return isinstance(value, int | float | Decimal) and value == 0
+
+
+def instant(value: object, zone: ZoneInfo | None, column: str) -> float | str:
+    """Return the seconds since 1970 of a time as a database gives it, or why it cannot be read.
+
+    A time that a clock showed twice, because it was set back, is the later one: a living row never looks older.
+    """
+    read = _parsed(value) if isinstance(value, str) else value
+    if isinstance(read, datetime):
+        if read.tzinfo is None and zone is None:
             return f"{column} has no time zone: add to the map that of the programs that write it, time_zone = 'UTC'"
-        return value.timestamp() if value.tzinfo is not None else value.replace(tzinfo=zone).timestamp()
-    if isinstance(value, bool) or not isinstance(value, int | float):
+        if not 1 < read.year < 9999:  # a zone may lead out of the calendar
+            return f"{column} is {value!r}, which is not a time of a run"
+        if read.tzinfo is None:
+            at = max(read.replace(tzinfo=zone, fold=fold).timestamp() for fold in (0, 1))
+        else:
+            at = read.timestamp()
+    elif isinstance(read, bool) or not isinstance(read, int | float | Decimal):
         return f"{column} is {value!r}, which is not a time"
-    at = value / 1e6 if value > 1e14 else value / 1e3 if value > 1e11 else float(value)
-    return at if at >= OLDEST else f"{column} is {value!r}, which is not seconds since 1970"
+    else:
+        at = _seconds(read)
+    if not OLDEST <= at <= NEWEST:
+        return f"{column} is {value!r}, which is not a time between the years 2000 and 3000"
+    return at
+
+
+def _seconds(number: float | Decimal) -> float:
+    """Return seconds of a number of seconds, milliseconds, microseconds or nanoseconds since 1970."""
+    for bound, scale in ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3)):
+        if number > bound:
+            return float(number) / scale
+    return float(number)
 
 
 def _parsed(text: str) -> float | datetime | None:
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        pass
+    else:
+        return None  # a day without a time says nothing about the last hour
     try:
         return float(text)
     except ValueError:

@@ -66,16 +66,30 @@ class Map:
         if isinstance(self.clear, str) or not isinstance(self.clear, list | tuple):
             raise UsageError(f'clear={self.clear!r} must be a list of columns, such as ["locked_by", "locked_at"]')
         object.__setattr__(self, "clear", tuple(self.clear))
-        for name in self.clear:
-            _check_name("clear", name)
-        if written := {self.id, self.status, self.attempts, self.error} & set(self.clear):
-            raise UsageError(
-                f"clear names {sorted(written)[0]!r}, which a rescue writes or needs; remove it from clear"
-            )
+        self._check_columns()
         self._check_values()
         self._check_numbers()
         if self.time_zone is not None:
             _zone(self.time_zone)
+
+    def _check_columns(self) -> None:
+        """Refuse a map with which a rescue would write one column twice, or one that it reads as something else."""
+        for name in self.clear:
+            _check_name("clear", name)
+            if self.clear.count(name) > 1:
+                raise UsageError(f"clear names {name!r} twice; remove one of them")
+        named = self.columns
+        written = {key: named[key] for key in ("id", "status", "attempts", "error")}
+        for key, column in written.items():
+            for other, column_of_other in named.items():
+                if key != other and column == column_of_other:
+                    raise UsageError(f"{key} and {other} are both the column {column!r}; a rescue would spoil it")
+        if needed := {*written.values(), named.get("attempts_max")} & set(self.clear):
+            raise UsageError(
+                f"clear names {min(map(str, needed))!r}, which a rescue writes or needs; remove it from clear"
+            )
+        if self.journal == self.table:
+            raise UsageError(f"journal={self.journal!r} is the table itself; name another table for the journal")
 
     def _check_values(self) -> None:
         wanted = ["running", "ready", "dead"] + (["held"] if self.held is not None else [])
@@ -83,8 +97,10 @@ class Map:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
                 raise UsageError(f"{name}={value!r} must be a value of the column {self.status!r}: a text or a number")
-            if name != "running" and value == self.running:
+            if name != "running" and str(value) == str(self.running):
                 raise UsageError(f"{name} and running are both {value!r}: a rescued row would stay a running one")
+            if name in ("dead", "held") and str(value) == str(self.ready):
+                raise UsageError(f"{name} and ready are both {value!r}: the row would run again for ever")
         for name, kinds in (("on_crash", OnCrash), ("attempts_counted", Counted)):
             if getattr(self, name) not in get_args(kinds):
                 choices = ", ".join(map(repr, get_args(kinds)))

@@ -36,6 +36,9 @@ WHERE {id} = %(id)s AND {status} = %(status)s AND {started} IS NOT DISTINCT FROM
     AND {updated} IS NOT DISTINCT FROM %(updated)s AND {worker} IS NOT DISTINCT FROM %(worker)s
     AND {attempts} IS NOT DISTINCT FROM %(attempts)s;
 
+-- name: journal_is_there
+SELECT to_regclass(%(journal)s) IS NOT NULL;
+
 -- name: journal_make
 CREATE TABLE IF NOT EXISTS {journal} (
     at timestamptz NOT NULL,

@@ -14,7 +14,7 @@ SELECT {status}, count(*) FROM {table} GROUP BY 1 ORDER BY 2 DESC LIMIT 20;
 SELECT +{id}, +{status}, +{started}, +{updated}, +{worker}, +{attempts}, +{attempts_max}
 FROM {table}
 WHERE {status} = :running
-ORDER BY {started}
+ORDER BY {started} IS NULL, {started}
 LIMIT :limit;
 
 -- name: rescue

@@ -7,7 +7,7 @@ import logging
 import socket
 import sqlite3
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from holdfast.errors import BadURL, StoreMissing, StoreUnavailable, StoreUnsuppo
 from holdfast.rescue.judging import Finding, Known, examine
 from holdfast.rescue.map import Map
 from holdfast.rescue.report import Report, Told
-from holdfast.rescue.tables import PostgresTable, SqliteTable, Table, check
+from holdfast.rescue.tables import LOCK_S, PostgresTable, SqliteTable, Table, check
 
 log = logging.getLogger("holdfast.rescue")
 
-ROWS_MAX = 10_000  # running rows that one pass looks at: those that began first
+ROWS_MAX = 10_000  # running rows that one look gives: those that began first
 BUSY_S = 2.0  # how long SQLite waits for another writer
 
 
@@ -52,24 +52,42 @@ def sweep(
 
 
 def rescue(opened: Table, table: Map, known: Known, *, fix: bool) -> Report:
-    """Make one pass over the running rows. Without `fix` nothing is changed."""
+    """Examine the running rows. Without `fix` nothing is changed, and only the first `ROWS_MAX` are examined."""
     check(opened, table)
     now = opened.now()
-    rows = opened.running(table, ROWS_MAX)
-    findings = [examine(table, row, now, known) for row in rows]
-    if fix and any(finding.rescue is not None for finding in findings):
-        opened.make_journal(table)
-    told = tuple(_treated(opened, table, finding, now, fix) for finding in findings)
-    return Report(table, now, told, fixed=fix, complete=len(rows) < ROWS_MAX)
+    told: list[Told] = []
+    while True:
+        before = {str(each.finding.row.id) for each in told}
+        rows = opened.running(table, ROWS_MAX)
+        findings = [examine(table, row, now, known) for row in rows if str(row.id) not in before]
+        if not told and fix and any(finding.rescue is not None for finding in findings):
+            opened.make_journal(table)
+        looked = list(_treated(opened, table, findings, now, fix))
+        told += looked
+        complete = len(rows) < ROWS_MAX
+        if complete or not any(each.outcome == "rescued" for each in looked):
+            return Report(table, now, tuple(told), fixed=fix, complete=complete)
 
 
-def _treated(opened: Table, table: Map, finding: Finding, now: float, fix: bool) -> Told:
-    if finding.rescue is None:
-        return Told(finding, "alive")
-    if not fix:
-        return Told(finding, "found")
+def _treated(opened: Table, table: Map, findings: Sequence[Finding], now: float, fix: bool) -> Iterator[Told]:
+    wait_s, by = LOCK_S, actor()
+    for finding in findings:
+        if finding.rescue is None:
+            yield Told(finding, "alive")
+        elif not fix:
+            yield Told(finding, "found")
+        else:
+            told = _rescued(opened, table, finding, now, by, wait_s)
+            wait_s = 0.0 if told.outcome == "locked" else wait_s  # a thousand locked rows must not take an hour
+            yield told
+
+
+def _rescued(opened: Table, table: Map, finding: Finding, now: float, by: str, wait_s: float) -> Told:
+    assert finding.rescue is not None  # noqa: S101 - only ghosts come here
     try:
-        return Told(finding, opened.rescue(table, finding.row, finding.rescue, now, actor()))
+        return Told(finding, opened.rescue(table, finding.row, finding.rescue, now, by, wait_s))
+    except StoreUnavailable:
+        raise  # no other row can be written either
     except Exception as error:  # of any driver: one row that cannot be written must not keep the others
         words = " ".join(str(error).split())
         log.error("row %s of %s could not be rescued: %s", finding.row.id, table.table, words)
@@ -107,17 +125,24 @@ def actor() -> str:
 
 def table_of(connection: Any) -> Table:
     """Return the table behind a connection of the caller's."""
+    if made := _table_of_driver(connection):
+        return made
+    if "sqlalchemy" in sys.modules and isinstance(connection, sys.modules["sqlalchemy"].Connection):
+        from holdfast.rescue.alchemy import AlchemyTable
+
+        made = AlchemyTable(connection)  # refuses an open transaction
+        return _table_of_driver(connection.connection.dbapi_connection) or made
+    raise UsageError(
+        f"connection={type(connection).__name__} is not a plain connection of sqlite3, psycopg or SQLAlchemy"
+    )
+
+
+def _table_of_driver(connection: Any) -> Table | None:
     if isinstance(connection, sqlite3.Connection):
         return SqliteTable(connection)
     if "psycopg" in sys.modules and isinstance(connection, sys.modules["psycopg"].Connection):
         return PostgresTable(connection)
-    if "sqlalchemy" in sys.modules and isinstance(connection, sys.modules["sqlalchemy"].Connection):
-        from holdfast.rescue.alchemy import AlchemyTable
-
-        return AlchemyTable(connection)
-    raise UsageError(
-        f"connection={type(connection).__name__} is not a plain connection of sqlite3, psycopg or SQLAlchemy"
-    )
+    return None
 
 
 @contextmanager
@@ -183,6 +208,4 @@ def _alchemy(url: str) -> Iterator[Table]:
     except OperationalError as error:
         raise StoreUnavailable(f"MySQL cannot be reached: {' '.join(str(error.orig).split())}") from error
     with connection:
-        connection.exec_driver_sql("SET SESSION innodb_lock_wait_timeout = 2")
-        connection.commit()
         yield AlchemyTable(connection)

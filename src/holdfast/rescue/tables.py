@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from holdfast.clock import SystemClock
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     import psycopg
 
 Answer = Literal["rescued", "moved", "locked"]
-LOCK_S = 2  # a row that another transaction has locked for this long is left alone
-
+LOCK_S = 2.0  # how long a pass waits for the first row that another transaction has locked; for others it does not wait
 
 OPEN_TRANSACTION = "this connection has an open transaction: commit it first, each rescue is a transaction of its own"
 
@@ -61,9 +61,19 @@ class Table(Protocol):
         """Create the journal if it is not there."""
         ...
 
-    def rescue(self, table: Map, row: Row, rescue: Rescue, now: float, actor: str) -> Answer:
-        """Write the decision and a line of the journal, if the row is still as it was read."""
+    def rescue(self, table: Map, row: Row, rescue: Rescue, now: float, actor: str, wait_s: float = LOCK_S) -> Answer:
+        """Write the decision and a line of the journal, if the row is still as it was read.
+
+        `wait_s`: how long to wait for a lock. Raises `StoreError` and writes nothing if the id names several rows.
+        """
         ...
+
+
+def moved(row: Row, count: int) -> Answer | None:
+    """Return the answer if an update changed no row; raise `StoreError`, to roll back, if it changed several."""
+    if count > 1:
+        raise StoreError(f"{count} rows have the id {row.id!r}: the id in the map must be a column that names one row")
+    return None if count == 1 else "moved"
 
 
 def values_of(table: Map, row: Row, rescue: Rescue, now: float, actor: str) -> dict[str, Any]:
@@ -127,17 +137,22 @@ class SqliteTable:
 
     def running(self, table: Map, limit: int) -> list[Row]:
         values = {"running": table.running, "limit": limit}
-        return [Row(*found) for found in self._ask(named(_SQLITE["running"], _names(table, "NULL")), values)]
+        usual, self._connection.text_factory = self._connection.text_factory, _text
+        try:
+            return [Row(*found) for found in self._ask(named(_SQLITE["running"], _names(table, "NULL")), values)]
+        finally:
+            self._connection.text_factory = usual
 
     def make_journal(self, table: Map) -> None:
-        self._ask(named(_SQLITE["journal_make"], _names(table, "NULL")), {})
+        if not self.columns(table.journal):  # the statement below waits for the write lock even if it is there
+            self._ask(named(_SQLITE["journal_make"], _names(table, "NULL")), {})
 
-    def rescue(self, table: Map, row: Row, rescue: Rescue, now: float, actor: str) -> Answer:
+    def rescue(self, table: Map, row: Row, rescue: Rescue, now: float, actor: str, wait_s: float = LOCK_S) -> Answer:
         names, values = _names(table, "NULL"), values_of(table, row, rescue, now, actor)
         try:
-            with self._writing() as cursor:
-                if cursor.execute(named(_SQLITE["rescue"], names), values).rowcount != 1:
-                    return "moved"
+            with self._writing(wait_s) as cursor:
+                if answer := moved(row, cursor.execute(named(_SQLITE["rescue"], names), values).rowcount):
+                    return answer
                 point("rescue.middle")
                 cursor.execute(named(_SQLITE["journal_add"], names), values)
         except sqlite3.OperationalError as error:
@@ -157,18 +172,30 @@ class SqliteTable:
             raise StoreError(f"SQLite says: {error}") from error
 
     @contextmanager
-    def _writing(self) -> Iterator[sqlite3.Cursor]:
+    def _writing(self, wait_s: float) -> Iterator[sqlite3.Cursor]:
         cursor = self._connection.cursor()
-        cursor.execute("BEGIN IMMEDIATE")
+        cursor.row_factory = None
+        [usual_ms] = cursor.execute("PRAGMA busy_timeout").fetchone()
+        cursor.execute(f"PRAGMA busy_timeout = {int(wait_s * 1000)}")
         try:
+            cursor.execute("BEGIN IMMEDIATE")
             yield cursor
             cursor.execute("COMMIT")
         finally:
             if self._connection.in_transaction:
                 cursor.execute("ROLLBACK")
+            cursor.execute(f"PRAGMA busy_timeout = {usual_ms}")
 
 
 _SQLITE = statements("sqlite.sql")
+
+
+def _text(data: bytes) -> str | bytes:
+    """Return a text, or its bytes if it is not UTF-8: such a row must not hide the others."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data
 
 
 class PostgresTable:
@@ -200,6 +227,8 @@ class PostgresTable:
     def make_journal(self, table: Map) -> None:
         import psycopg.errors as errors
 
+        if self._ask("journal_is_there", {}, {"journal": quoted_table(table.journal)}) == [(True,)]:
+            return  # a role that may not make tables can write to it
         try:
             with self._connection.transaction(), self._cursor() as cursor:
                 cursor.execute(_postgres("journal_make", _names(table, "NULL::text")))
@@ -208,50 +237,74 @@ class PostgresTable:
         except errors.InsufficientPrivilege as error:
             raise UsageError(f"the journal {table.journal} cannot be made: {error}; see docs/rescue.md") from None
 
-    def rescue(self, table: Map, row: Row, rescue: Rescue, now: float, actor: str) -> Answer:
+    def rescue(self, table: Map, row: Row, rescue: Rescue, now: float, actor: str, wait_s: float = LOCK_S) -> Answer:
+        import psycopg
         import psycopg.errors as errors
 
         names, values = _names(table, "NULL::text"), values_of(table, row, rescue, now, actor)
         try:
             with self._connection.transaction(), self._cursor() as cursor:
-                cursor.execute(_LOCK_TIMEOUT)
-                if cursor.execute(_postgres("rescue", names), values).rowcount != 1:
-                    return "moved"
+                cursor.execute(_settings(wait_s))
+                if answer := moved(row, cursor.execute(_postgres("rescue", names), values).rowcount):
+                    return answer
                 point("rescue.middle")
                 cursor.execute(_postgres("journal_add", names), values)
         except errors.LockNotAvailable:
             return "locked"
         except (errors.SerializationFailure, errors.DeadlockDetected):
             return "moved"
+        except psycopg.Error as error:
+            if self._connection.closed:
+                raise StoreUnavailable(f"PostgreSQL says: {error}") from error
+            raise
         return "rescued"
 
     def _ask(self, name: str, names: dict[str, str], values: dict[str, Any]) -> list[Any]:
-        return self._run([(name, names, values)])
-
-    def _run(self, orders: Sequence[tuple[str, dict[str, str], dict[str, Any]]]) -> list[Any]:
         import psycopg
 
-        found: list[Any] = []
         try:
             with self._connection.transaction(), self._cursor() as cursor:
-                cursor.execute(_LOCK_TIMEOUT)
-                for name, names, values in orders:
-                    cursor.execute(_postgres(name, names), values)
-                    found = cursor.fetchall() if cursor.description else []
+                cursor.execute(_settings(LOCK_S))
+                return list(cursor.execute(_postgres(name, names), values).fetchall())
         except psycopg.OperationalError as error:
             raise StoreUnavailable(f"PostgreSQL says: {error}") from error
         except psycopg.Error as error:
             raise StoreError(f"PostgreSQL says: {error}") from error
-        return found
 
     def _cursor(self) -> Any:
         from psycopg.rows import tuple_row
 
-        return self._connection.cursor(row_factory=tuple_row)
+        cursor = self._connection.cursor(row_factory=tuple_row)
+        for name, loader in _loaders().items():
+            cursor.adapters.register_loader(name, loader)
+        return cursor
 
 
 _POSTGRES = statements("postgres.sql")
-_LOCK_TIMEOUT = f"SET LOCAL lock_timeout = '{LOCK_S}s'"
+
+
+def _settings(wait_s: float) -> str:
+    """Return what holds for one transaction: how long it waits for a lock, and how times are written."""
+    return f"SET LOCAL lock_timeout = '{max(1, int(wait_s * 1000))}ms'; SET LOCAL DateStyle = 'ISO'"
+
+
+@cache
+def _loaders() -> dict[str, Any]:
+    """Return loaders that give infinity, and other times that Python does not have, as text."""
+    from psycopg import DataError
+    from psycopg.types.datetime import TimestampLoader, TimestamptzLoader
+
+    def tolerant(kind: Any) -> Any:
+        class Tolerant(kind):  # type: ignore[misc]
+            def load(self, data: Any) -> Any:
+                try:
+                    return super().load(data)
+                except DataError:
+                    return bytes(data).decode()
+
+        return Tolerant
+
+    return {"timestamp": tolerant(TimestampLoader), "timestamptz": tolerant(TimestamptzLoader)}
 
 
 def _postgres(name: str, names: dict[str, str]) -> bytes:
