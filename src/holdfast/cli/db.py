@@ -165,7 +165,7 @@ def backup(target: Path, as_json: bool) -> None:
 @db.command(
     epilog="""
     holdfast db copy --from sqlite:///jobs.db --to postgresql://user@host/database
-    holdfast db copy --to sqlite:///jobs.db --drain
+    holdfast db copy --to redis://localhost:6379 --drain
     """
 )
 @click.option("--from", "source_url", metavar="URL", type=Text(), help="The store to copy; otherwise that of --db.")
@@ -184,7 +184,7 @@ def backup(target: Path, as_json: bool) -> None:
 def copy(source_url: str | None, target_url: str, drain: bool, drain_within: float, by: str, as_json: bool) -> None:
     """Copy a store into another one, to move a fleet.
 
-    Both may be on SQLite or on PostgreSQL.
+    Each may be on SQLite, PostgreSQL or Redis.
 
     Jobs, their histories, steps, signals, keys, schedules, limits and counters are the same afterwards, with their
     fences. Jobs that run are lost attempts in the copy, at no cost: their workers must have stopped. The copy is

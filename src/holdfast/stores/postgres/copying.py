@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.failpoints import point
-from holdfast.stores.copying import Key, Row, Table, check_open, json_columns, neutral, one_form
+from holdfast.stores.copying import Key, Row, Table, check_open, for_sql, json_columns, neutral, one_form
 from holdfast.stores.postgres.connection import BULK, Connections, Cursor
 from holdfast.stores.postgres.turns import Turns
 from holdfast.stores.sql import load_migrations, load_queries
@@ -53,7 +53,7 @@ class PostgresTables:
 
     def write(self, table: Table, gone: Sequence[Key], rows: Sequence[Row], source: str) -> None:
         delete = self._statement("delete", table)
-        written = [_written(table.name, row) | _NEEDED.get(table.name, {}) for row in rows]
+        written = [_written(table.name, for_sql(table.name, row)) | _NEEDED.get(table.name, {}) for row in rows]
         columns = ", ".join(f'"{column}"' for column in written[0]) if written else ""
         insert = self._statement("insert", table, columns)
 
@@ -64,7 +64,7 @@ class PostgresTables:
                 if gone:
                     db.executemany(delete, [_named("after", key) for key in gone])
                 if written:
-                    db.execute(insert, {"rows": json.dumps(written)}, prepare=False)
+                    db.execute(insert, {"rows": one_form(written)}, prepare=False)
                 point("copy.page")
 
         self._run(write)

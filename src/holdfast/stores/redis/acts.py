@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from holdfast.core import transitions
+from holdfast.core.limits import Queue
 from holdfast.core.machine import State
 from holdfast.core.records import Duty, NewJob, Pulse, Record
 from holdfast.core.rollups import delta
 from holdfast.core.settlement import Settlement, is_as_judged, own_event
 from holdfast.stores.protocol import Reply
 from holdfast.stores.redis import keys
+from holdfast.stores.redis.rows import packed
 from holdfast.stores.redis.work import Entry, Work, encode
 
 
@@ -87,6 +89,19 @@ def forget_worker(worker_id: str, work: Work) -> None:
         work.do("ZREM", "enrolled", worker_id)
         work.do("HDEL", "recent", worker_id)
         work.removed += 1
+
+
+def put_queue(queue: Queue, work: Work) -> None:
+    """Write what is set for a queue, for people and for the script of a claim."""
+    work.field("queues", queue.name)
+    work.set("queues", queue.name, queue)
+    held = queue.limits
+    known = [
+        *(queue.paused, queue.paused_until, held.limit, held.group_limit),
+        *(None if held.rate is None else held.rate.step_s, held.burst),
+        {group: False if ends is None else ends for group, ends in queue.paused_groups.items()},
+    ]
+    work.do("HSET", "set", queue.name, packed([False if each is None else each for each in known]))
 
 
 def purge(ids: Sequence[str], state: State, before: float, under: Duty | None, work: Work) -> int:

@@ -24,7 +24,7 @@ TYPES = {
     **dict.fromkeys(
         ("meta", "keys", "holds", "workers", "locks", "recent", "queues", "set", "booked", "cursors"), "hash"
     ),
-    **dict.fromkeys(("schedules", "duties", "published", "tokens", "batches", "cursors", "doubts", "bad"), "hash"),
+    **dict.fromkeys(("schedules", "duties", "published", "tokens", "batches", "incarnations", "doubts", "bad"), "hash"),
     **dict.fromkeys(("s", "sg", "br", "er", "cr", "ended", "lost"), "hash"),
     **dict.fromkeys(("l", "f", "q", "g", "d", "x", "e", "ks", "fp", "bm", "v", "ro"), "zset"),
     **dict.fromkeys(

@@ -118,7 +118,8 @@ class RedisFigures:
         queues: dict[str, dict[State, int]] = {}
         for what, jobs in pairs(ended):
             queue, _, state = what.decode().rpartition(NUL)
-            queues.setdefault(queue, {})[State(state)] = int(jobs)
+            if int(jobs):  # a copy may have brought a zero
+                queues.setdefault(queue, {})[State(state)] = int(jobs)
         return Counters(queues, *crash_totals(_counts((what.decode(), int(jobs)) for what, jobs in pairs(lost))))
 
     def rollups(self, span: int, since: float) -> list[Rollup]:

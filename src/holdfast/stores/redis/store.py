@@ -66,6 +66,7 @@ from holdfast.stores.redis.address import Options
 from holdfast.stores.redis.batches import RedisBatches
 from holdfast.stores.redis.condition import facts_of
 from holdfast.stores.redis.connection import Connections
+from holdfast.stores.redis.copying import RedisTables
 from holdfast.stores.redis.facts import RedisFacts
 from holdfast.stores.redis.figures import RedisFigures, scored
 from holdfast.stores.redis.keys import WorkKeys
@@ -80,6 +81,7 @@ from holdfast.stores.redis.work import (
     check_size,
     committed,
     decode,
+    encode,
     pairs,
 )
 from holdfast.stores.wakeups import Wakeups
@@ -126,6 +128,7 @@ class RedisStore:
         self.tokens = RedisTokens(self._db)
         self.figures = RedisFigures(self._db, self._read.newest, self._read.rows, self._read.lines)
         self.batches = RedisBatches(self._db)
+        self.tables = RedisTables(self._db, self._read)
         renew_in_child(self)
 
     def after_fork_in_child(self) -> None:
@@ -419,15 +422,7 @@ class RedisStore:
             after = change(before)
             if len(after.paused_groups) > len(before.paused_groups):
                 check_size(len(after.paused_groups), f"queue {name} has", "paused groups")
-            work.set("queues", name, after)
-            held = after.limits
-            known = [
-                *(after.paused, after.paused_until, held.limit, held.group_limit),
-                *(None if held.rate is None else held.rate.step_s, held.burst),
-                {group: False if ends is None else ends for group, ends in after.paused_groups.items()},
-            ]
-            packed = rows.packed([False if each is None else each for each in known])
-            work.do("HSET", "set", name, packed)  # the same for the script of a claim
+            acts.put_queue(after, work)
             for event in limits.events(before, after, actor, note):
                 work.event("", event, 0, None)
 
@@ -762,6 +757,7 @@ class RedisStore:
             if number != seen:
                 return number
             work.do("UNLINK", "doubts")
+            work.do("HSET", "incarnations", str(number + 1), encode([work.now.wall, actor, note]))
             work.set("meta", "incarnation", number + 1)
             work.field("meta", "accepted_at")
             work.set("meta", "accepted_at", work.now.wall)

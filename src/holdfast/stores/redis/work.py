@@ -81,6 +81,8 @@ class Work:
         self.db = db
         self.blind = blind
         self.removed = 0
+        self.grows = False  # it stores more than it frees: a server that is full refuses it
+        self._seqs: dict[str, int] = {}  # of jobs that a copy stores
         self._now: Moment | None = None
         self._stored: dict[str, Stored | None] = {}
         self._jobs: dict[str, Job | None] = {}
@@ -165,10 +167,21 @@ class Work:
             self.do("ZREM", "acts", line)
         if job.batch is not None:
             self.do("HINCRBY", f"br:{job.batch}", job.state.value, 1)
-        for key in (f"h:{job_id}", f"s:{job_id}", f"sg:{job_id}", f"j:{job_id}", f"b:{job_id}"):
+        for key in (f"h:{job_id}", f"s:{job_id}", f"sg:{job_id}"):
+            self.do("UNLINK", key)
+        self.drop(job_id)
+        self.removed += 1
+
+    def drop(self, job_id: str) -> None:
+        """Delete the row of a job, and nothing that belongs to it."""
+        for key in (f"j:{job_id}", f"b:{job_id}"):
             self.do("UNLINK", key)
         self._jobs[job_id] = None
-        self.removed += 1
+
+    def put_copy(self, seq: int, job: Job) -> None:
+        """Store a job of another store, with its number of arrival."""
+        self._seqs[job.id] = seq
+        self.put(job)
 
     def set(self, key: str, name: str, value: Any) -> None:
         """Write a field of a hash that was read before; None removes it."""
@@ -202,7 +215,7 @@ class Work:
         # The journal and new entries first, then rows, then old entries: whatever is left behind by a failure in the
         # middle, the row is right, and who reads an entry compares it with the row.
         first, then, last = self._todo, list[list[Any]](), list[list[Any]]()
-        seen, grows = self._seen, False
+        seen, grows = self._seen, self.grows
         for job_id, before in self._stored.items():
             seen.append(["row", f"j:{job_id}", "", False if before is None else before.row])
             job = self._jobs[job_id]
@@ -211,7 +224,8 @@ class Work:
                 by_arrival = rows.places_by_arrival(job)  # their scores are not known yet
                 others = [place for place in rows.places_of(job, 0) if place.key not in by_arrival]
                 then += map(_entry, others)
-                then.append(["new", job_id, rows.row_of(0, job), rows.body_of(job), by_arrival])
+                number = [self._seqs[job_id]] if job_id in self._seqs else []
+                then.append(["new", job_id, rows.row_of(0, job), rows.body_of(job), by_arrival, *number])
             elif before is not None and job is not before.job:
                 self._change(before, job, first, then, last)
         last += self._keys()

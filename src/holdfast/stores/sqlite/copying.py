@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.failpoints import point
-from holdfast.stores.copying import Key, Row, Table, check_open, json_columns, neutral, one_form
+from holdfast.stores.copying import Key, Row, Table, check_open, for_sql, json_columns, neutral, one_form
 from holdfast.stores.sql import load_migrations, load_queries
 from holdfast.stores.sqlite.connection import Connections
 
@@ -74,11 +74,12 @@ def _read(table: str, row: Row) -> Row:
 
 def _insert(db: sqlite3.Connection, table: Table, rows: Sequence[Row]) -> None:
     needed = _NEEDED.get(table.name, {})
-    columns = [*rows[0], *needed]
+    written = [for_sql(table.name, row) | needed for row in rows]
+    columns = list(written[0])
     marks = ", ".join(f":{column}" for column in columns)
     named = ", ".join(f'"{column}"' for column in columns)
     query = _statement("insert", table).replace("COLUMNS", named).replace("VALUES (MARKS)", f"VALUES ({marks})")
-    db.executemany(query, [{**row, **needed} for row in rows])
+    db.executemany(query, written)
 
 
 def _statement(name: str, table: Table) -> str:

@@ -12,7 +12,8 @@ local function touch(row)
   return key
 end
 
--- {new, id, row, body, sets}: store a new job. The sets are ordered by arrival. The number is kept for a second try.
+-- {new, id, row, body, sets, number or nothing}: store a new job. The sets are ordered by arrival. A copy gives the
+-- number of arrival; otherwise it is made here, and kept for a second try.
 function act.new(each)
   local id, row, body, sets = each[2], each[3], each[4], each[5]
   each[6] = each[6] or call('HINCRBY', P .. 'meta', 'seq', 1)
