@@ -12,8 +12,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import httpx
 import pytest
 from rich.console import Console
 
@@ -25,6 +27,7 @@ from holdfast.core.machine import State
 from holdfast.core.records import Job, Moment, Worker
 from holdfast.demo.book import Book, Death, Ledger, check, lost
 from holdfast.demo.observer import DemoLine, Observer
+from holdfast.demo.pages import PagesServer, wait_for_key
 from holdfast.demo.processes import Processes
 from holdfast.demo.script import ACTS
 from holdfast.demo.summary import sum_up
@@ -87,8 +90,9 @@ def until_it_says(process: subprocess.Popen[str], words: str) -> None:
 def test_the_demo_plays_every_act_and_loses_nothing(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    demo = start("--json", "--plain")
-    out, err = demo.communicate(timeout=240)
+    demo = start("--json", "--plain", "--pages")
+    err = "".join(lines_of(demo))
+    out, _ = demo.communicate(timeout=240)
     assert demo.returncode == 0, (out, err)
     summary = json.loads(out)
     assert summary["ok"] is True
@@ -106,6 +110,20 @@ def test_the_demo_plays_every_act_and_loses_nothing(
     check_lines(err)
     assert processes_left(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
+
+
+def lines_of(demo: subprocess.Popen[str]) -> Iterator[str]:
+    """Yield the lines of a demo. At its first crash, look at the pages: they show it while the demo goes on."""
+    assert demo.stderr is not None
+    address = ""
+    for line in demo.stderr:
+        if found := re.search(r"the pages are at (http://127\.0\.0\.1:\d+/)", line):
+            address = found[1]
+        if "zombie render: found by exit" in line:
+            page = httpx.get(address + "zombies", headers={"accept": "text/html"}).text
+            assert ">render<" in page
+            assert ">exit<" in page
+        yield line
 
 
 def check_jobs(summary: dict[str, Any]) -> None:
@@ -142,6 +160,7 @@ def check_lines(text: str) -> None:
     assert all(re.match(r"\d\d:\d\d:\d\d\.\d\d\d  \S", line) for line in lines), lines
     wanted = [
         r"worker alpha/1 is ready",
+        r"the pages are at http://",
         r"Act 1 of 5",
         r"kill -9 \w+/\d \(pid \d+\) during render; lease left \d\d\.\d s",
         r"zombie render: found by exit in \d+ ms, retry, fence 1->2",
@@ -179,16 +198,44 @@ def test_ctrl_c_ends_it_cleanly(start: Callable[..., subprocess.Popen[str]], tmp
 
 
 @pytest.mark.slow  # about 2 s: real processes
-def test_workers_do_not_outlive_a_demo_that_is_killed(
+def test_workers_and_pages_do_not_outlive_a_demo_that_is_killed(
     start: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
-    demo = start("--plain")
-    until_it_says(demo, "is ready")
+    demo = start("--plain", "--pages")
+    until_it_says(demo, "the pages are at")
     demo.kill()
     give_up_at = CLOCK.lease() + 60
     while processes_left(tmp_path) and CLOCK.lease() < give_up_at:
         pause(0.1)
     assert processes_left(tmp_path) == []
+
+
+def test_pages_are_opened_for_a_person_with_a_screen_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    monkeypatch.setattr("webbrowser.open", opened.append)
+    for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    PagesServer(tmp_path, "", opens=True).show("http://a/")
+    monkeypatch.setenv("DISPLAY", ":0")
+    PagesServer(tmp_path, "", opens=False).show("http://b/")
+    PagesServer(tmp_path, "", opens=True).show("http://c/")
+    assert opened == ["http://c/"]
+
+
+def test_the_pages_stay_until_a_key_is_pressed_without_enter() -> None:
+    ours, theirs = os.openpty()
+    try:
+        waiting = Thread(target=wait_for_key, args=(theirs,), daemon=True)
+        waiting.start()
+        waiting.join(0.2)
+        assert waiting.is_alive()
+        os.write(ours, b"q")
+        waiting.join(30)
+        assert not waiting.is_alive()
+    finally:
+        os.close(ours)
+        os.close(theirs)
 
 
 # --------------------------------------------------------------------------------------- the check
@@ -281,10 +328,14 @@ def test_a_store_that_lost_a_job_fails_the_demo(failed: dict[str, Any]) -> None:
 def test_the_command_fails_when_something_was_lost(
     failed: dict[str, Any], run: Run, monkeypatch: pytest.MonkeyPatch, flags: list[str]
 ) -> None:
-    monkeypatch.setattr(command, "_play", lambda *_: failed)
+    monkeypatch.setattr(command, "_play", lambda *_, **__: failed)
     out = run("demo", *flags, code=1).stdout
     assert "is not in the store: lost" in out
     assert "Nothing was lost" not in out
+
+
+def test_pages_need_a_way_to_say_where_they_are(run: Run) -> None:
+    assert "add --plain" in run("demo", "--json", "--pages", code=2).stderr
 
 
 def test_it_does_not_take_a_store(run: Run) -> None:

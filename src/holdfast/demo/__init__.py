@@ -7,4 +7,5 @@ script     the acts, in order
 book       what the demo knows by itself, and whether the store agrees with it
 summary    the figures at the end
 view       the live view of a terminal
+pages      the pages of the demo's store
 """

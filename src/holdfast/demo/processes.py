@@ -49,7 +49,7 @@ class WorkerGroup:
             self.supervisor = subprocess.Popen(
                 [sys.executable, "-m", *self.command.split(), *options],
                 cwd=self._log.parent,  # nothing there can be mistaken for a module
-                env=_environment(),
+                env=environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -126,7 +126,7 @@ class Processes:
             pause(nap_s)
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
     """Our own environment without Holdfast's settings, which may be meant for other workers."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     if "PYTHONPATH" in kept:  # it may name folders from where we stand; the workers stand elsewhere

@@ -18,6 +18,7 @@ from holdfast.core.records import Detector, Event, Job, Worker
 from holdfast.demo import tasks
 from holdfast.demo.book import Book, Death
 from holdfast.demo.observer import DemoLine, Observer
+from holdfast.demo.pages import PagesServer
 from holdfast.demo.processes import Processes
 from holdfast.demo.summary import sum_up
 from holdfast.demo.view import View
@@ -60,13 +61,14 @@ class DidNotHappen(HoldfastError):
 class Script:
     """See the module's docstring. One per process: it uses the app of `holdfast.demo.tasks`."""
 
-    def __init__(self, folder: Path, view: View) -> None:
+    def __init__(self, folder: Path, view: View, pages: PagesServer | None = None) -> None:
         self.app = tasks.app
         self.app.url = self.url = url_in(folder)
         self.clock = self.app.clock
         self.book = Book()
         self.crew = Processes(folder, self.url, self.clock)
         self.view = view
+        self._pages = pages
         self._fed_at: float | None = None
         self._fed = 0
         self._seen = Observer(self.app, self.book, self.crew, view.line)
@@ -100,8 +102,14 @@ class Script:
             self._tell(f"$ {group.command}")
         self._fed_at = self.clock.lease()
         self._submit("flaky", tasks.flaky.enqueue(work_s=0.2))
+        if self._pages is not None:
+            self._pages.start()
         self._until_all_alive()
         self._until_in("flaky", State.DONE)
+        if self._pages is not None:
+            address = self._until("the pages are served", self._pages.address)
+            self._tell(f"the pages are at {address}", "bold")
+            self._pages.show(address)
 
     def _act_1(self) -> None:
         self._submit("render", tasks.render.enqueue("holiday", work_s=2.0))
