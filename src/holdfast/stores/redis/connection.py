@@ -184,6 +184,8 @@ class Connections:
                 if changes and isinstance(error, AnswerLost) and type(explained) is StoreUnavailable:
                     explained = OutcomeUnknown(str(explained))
                 raise explained from error
+            finally:
+                self._topology.done(client)
             trouble = [each for each in answers if isinstance(each, exceptions.RedisError)]
             if not any(self._topology.is_elsewhere(client, each) for each in trouble[:1]) or not again:
                 break

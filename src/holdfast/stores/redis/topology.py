@@ -36,6 +36,7 @@ class Topology:
         self.can_move = options.sentinel is not None or options.is_cluster
         self._lock = threading.Lock()
         self._client: redis.Redis | None = None
+        self._is_closed = False
         self._nodes = list(options.hosts)  # of the Cluster, as far as they are known
         self._slot = key_slot(options.prefix.encode())
 
@@ -46,6 +47,8 @@ class Topology:
         if client is not None:
             return client
         with self._lock:
+            if self._is_closed:
+                raise exceptions.ConnectionError("the store is closed")
             if self._client is None:
                 self._client = self._found()
             return self._client
@@ -64,11 +67,16 @@ class Topology:
         return surely
 
     def close(self) -> None:
-        """Close every connection."""
-        client = self._client
+        """Refuse further commands, and close every connection that waits for no answer; see `done`."""
+        with self._lock:
+            self._is_closed, client, self._client = True, self._client, None
         if client is not None:
-            client.close()
-            client.connection_pool.disconnect()
+            client.connection_pool.disconnect(inuse_connections=False)
+
+    def done(self, client: redis.Redis) -> None:
+        """Note that a thread has the answers to its commands: after `close` their connection is closed, too."""
+        if self._is_closed:
+            client.connection_pool.disconnect(inuse_connections=False)
 
     def _found(self) -> redis.Redis:
         options = self._options
