@@ -66,12 +66,12 @@ class Batch:
         check_draft(self._app, draft)
         if self._has_left:
             raise UsageError(f"batch {self.id} is closed: add jobs inside the `with` block")
-        if draft.connection is not None:
-            raise UsageError("a batch commits its jobs itself; make them without using(connection=…)")
+        _check_joins_nothing(draft)
         check_no_key_rule(draft.new, "a job of a batch")
 
     def keep(self, draft: Draft[Any]) -> None:
         """Keep a job that has passed the enqueue middleware."""
+        _check_joins_nothing(draft)
         with self._lock:
             if (given := draft.new.id) in self._drafts:
                 return  # added again, after the store has failed
@@ -231,3 +231,12 @@ def then_of(app: App, target: object) -> Then:
             f"as {FACTS}: {error}"
         ) from error
     return Then(new, takes)
+
+
+def _check_joins_nothing(draft: Draft[Any]) -> None:
+    """Raise `UsageError` for a job that a transaction of the caller's is to store."""
+    if draft.connection is not None:
+        raise UsageError(
+            "a batch commits its jobs itself, and cannot join a transaction of yours (using(connection=…), or Django's "
+            "atomic()): open it after the commit, with Django in transaction.on_commit(…)"
+        )

@@ -90,7 +90,10 @@ class EnqueueStream(Iterator[StreamProgress]):
     def keep(self, draft: Draft[Any]) -> None:
         """Keep a job that has passed the enqueue middleware."""
         if draft.connection is not None:
-            raise UsageError("enqueue_stream commits chunk by chunk; for a connection of yours use app.enqueue_many")
+            raise UsageError(
+                "enqueue_stream commits chunk by chunk, and cannot join a transaction of yours (using(connection=…), "
+                "or Django's atomic()): use app.enqueue_many inside of it, or begin the stream after its commit"
+            )
         self._batch.append(draft.new)
         self._characters += len(draft.new.payload)
 

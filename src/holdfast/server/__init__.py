@@ -4,7 +4,12 @@
 """
 
 from holdfast.core.access import User
-from holdfast.server.asgi import Server
-from holdfast.server.options import ServerOptions
+
+try:
+    from holdfast.server.asgi import Server
+    from holdfast.server.options import ServerOptions
+except ModuleNotFoundError as error:
+    error.add_note("install the server: pip install 'holdfast[server]'")
+    raise
 
 __all__ = ["Server", "ServerOptions", "User"]

@@ -179,35 +179,57 @@ async def lend(given: object, work: Callable[[object], T]) -> T:
 async def _in_its_thread(found: Any, work: Callable[[object], T]) -> T:
     """Do the work in the thread of a connection of aiosqlite, which runs one call after the other.
 
-    If the caller is cancelled meanwhile, a savepoint takes the work back, and nobody uses the connection any more.
+    If the caller is cancelled before it has the answer, the work is taken back, with the transaction if it began here,
+    and nobody uses the connection any more.
     """
-    cancelled = threading.Event()
+    began = commits = False
 
     def inside(db: Any) -> T:
-        if not db.in_transaction:
+        nonlocal began, commits
+        began = not db.in_transaction
+        commits = began and (db.isolation_level is None or getattr(db, "autocommit", None) is True)
+        if began:
             db.execute("BEGIN IMMEDIATE")
-        db.execute("SAVEPOINT holdfast_enqueue")
         try:
-            done = work(db)
-            if cancelled.is_set():
-                raise asyncio.CancelledError
+            db.execute("SAVEPOINT holdfast_enqueue")
+            return work(db)
         except BaseException:
-            if db.in_transaction:
-                db.execute("ROLLBACK TO holdfast_enqueue")
-                db.execute("RELEASE holdfast_enqueue")
+            undo(db)
             raise
+
+    def keep(db: Any) -> None:
         db.execute("RELEASE holdfast_enqueue")
-        return done
+
+    def commit(db: Any) -> None:
+        db.execute("COMMIT")
+
+    def undo(db: Any) -> None:
+        if db.in_transaction and began:
+            db.execute("ROLLBACK")
+        elif db.in_transaction:
+            db.execute("ROLLBACK TO holdfast_enqueue")
+            db.execute("RELEASE holdfast_enqueue")
 
     working: asyncio.Future[T] = asyncio.ensure_future(found._execute(inside, found._conn))
     try:
-        return await asyncio.shield(working)
+        done = await asyncio.shield(working)
     except asyncio.CancelledError:
-        cancelled.set()
-        while not working.done():
-            with contextlib.suppress(asyncio.CancelledError):
-                await asyncio.wait([working])
+        await _ended(working)
+        if not working.cancelled() and working.exception() is None:
+            await _ended(asyncio.ensure_future(found._execute(undo, found._conn)))
         raise
+    if commits:
+        await asyncio.shield(found._execute(commit, found._conn))
+    else:  # not awaited, so that no cancellation comes in between; it runs before what the caller does next
+        found._tx.put_nowait((asyncio.get_running_loop().create_future(), functools.partial(keep, found._conn)))
+    return done
+
+
+async def _ended(working: asyncio.Future[Any]) -> None:
+    """Wait for the end, although we are cancelled."""
+    while not working.done():
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([working])
 
 
 class _Loan(LoopConnection):

@@ -124,7 +124,10 @@ class MemoryStore:
 
     def add(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Added]:
         if connection is not None:
-            raise StoreUnsupported("memory:// has no transactions to take part in; use sqlite:///…")
+            raise StoreUnsupported(
+                "memory:// has no transactions to take part in; use sqlite:///…, in tests @pytest.mark.holdfast(store="
+                '"sqlite")'
+            )
         answers = keyed_jobs.add(self._keys, jobs) if has_keyed(jobs) else self._add(jobs)
         self.wake()
         return answers
@@ -304,7 +307,8 @@ class MemoryStore:
 
     def transaction(self, lease: Lease, max_s: float) -> AbstractContextManager[Transaction]:
         raise StoreUnsupported(
-            "memory:// has no SQL, so ctx.transaction() and flow.transaction cannot work there; use sqlite:///…"
+            "memory:// has no SQL, so ctx.transaction() and flow.transaction cannot work there; use sqlite:///…, in "
+            'tests @pytest.mark.holdfast(store="sqlite")'
         )
 
     # ------------------------------------------------------------------------------ finding the dead
