@@ -45,15 +45,15 @@ export class Holdfast {
     if (this.token) headers.authorization = `Bearer ${this.token}`;
     for (let turn = 0; ; turn++) {
       try {
-        const given = signal ? [AbortSignal.timeout(40_000), signal] : [AbortSignal.timeout(40_000)];
-        const answer = await fetch(this.url + path, {
-          method, headers, body: body === undefined ? undefined : JSON.stringify(body), signal: AbortSignal.any(given),
-        });
+        const ends = AbortSignal.any([AbortSignal.timeout(40_000), ...(signal ? [signal] : [])]);
+        const text = body === undefined ? undefined : JSON.stringify(body);
+        const answer = await fetch(this.url + path, { method, headers, body: text, signal: ends });
         const data = await answer.json();
         if (answer.ok) return data;
         if (answer.status !== 503 || turn + 1 >= tries) throw new Problem(answer.status, data.code, data.detail);
       } catch (error) {
         if (error instanceof Problem || signal?.aborted || turn + 1 >= tries) throw error;
+        if (turn === 1) stderr.write(`no answer from ${this.url}: ${(error as Error).cause ?? error}; trying again\n`);
       }
       await pause(Math.random() * Math.min(10_000, 250 * 2 ** turn), undefined, { signal });
     }

@@ -144,6 +144,7 @@ class App:
         self._store: Store | None = None
         self._continuity: Continuity | None = None
         self._closed = False
+        self.in_test = False  # whether an `AppTester` runs its jobs
         self.closing = Closing(self.logger)
         self._aio: AsyncApp | None = None
         self._lock = threading.RLock()

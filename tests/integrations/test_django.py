@@ -143,6 +143,24 @@ def test_an_enqueue_commits_and_rolls_back_with_atomic(shared_house: House, djan
     assert ship.enqueue(3).refresh().state == "ready"  # outside of atomic() it is stored at once
 
 
+def test_a_batch_and_a_stream_inside_atomic_are_refused_with_what_to_do(shared_house: House, django: Any) -> None:
+    app = shared_house.app
+    instrument(app)
+
+    @app.task
+    def ship(number: int) -> None: ...
+
+    app.counts()
+    with django_transaction.atomic():
+        words = r"a batch.*Django's atomic\(\).*open it.*in transaction.on_commit"
+        with pytest.raises(UsageError, match=words), app.batch() as batch:
+            batch.add(ship.job(1))
+        with pytest.raises(UsageError, match=r"enqueue_stream.*Django's atomic\(\)\): use app.enqueue_many"):
+            list(app.enqueue_stream([ship.job(1)]))
+        app.enqueue_many([ship.job(1), ship.job(2)])
+    assert app.counts()["ready"] == 2
+
+
 def test_an_enqueue_inside_ctx_transaction_commits_with_the_job(shared_house: House, django: Any) -> None:
     app = shared_house.app
     instrument(app)
@@ -287,6 +305,7 @@ def test_the_tests_of_the_django_shop_pass(kind: str, tmp_path: Path, request: p
     said = Shop(tmp_path, PYTHONPATH=str(tmp_path), **env).manage("test", "orders", "test_careless")
     assert "\nOK\n" in said
     assert not (tmp_path / "shop.db").exists()
+    assert not list(tmp_path.glob("*-workers"))
 
 
 @pytest.mark.slow  # it starts a worker and commands

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
@@ -19,8 +22,9 @@ from starlette.requests import Request
 
 from holdfast import App, UsageError
 from holdfast.errors import TransactionExpired
-from holdfast.integrations.fastapi import get_app
+from holdfast.integrations.fastapi import get_app, lifespan
 from holdfast.integrations.sqlalchemy import transaction
+from holdfast.testing import AppTester
 
 SHOP = Path(__file__).resolve().parents[2] / "examples" / "fastapi_shop"
 
@@ -122,6 +126,67 @@ def test_a_cancelled_enqueue_stores_nothing_and_the_transaction_goes_on(tmp_path
     assert end.is_set()
 
 
+def test_an_enqueue_that_is_cancelled_when_it_has_its_answer_is_taken_back(tmp_path: Path) -> None:
+    shop = Async(tmp_path)
+
+    async def test() -> None:
+        async with async_sessionmaker(shop.engine).begin() as db:
+            store = shop.app.store
+
+            def add(*arguments: Any, **named: Any) -> Any:
+                try:
+                    return type(store).add(store, *arguments, **named)
+                finally:  # the answer is on its way, and nobody waits for it any more
+                    loop.call_soon_threadsafe(lambda: loop.call_soon(enqueueing.cancel))
+
+            loop = asyncio.get_running_loop()
+            for _ in range(20):
+                store.add = add  # type: ignore[method-assign]
+                enqueueing = asyncio.create_task(shop.ship.using(connection=db).aenqueue(1))
+                with suppress(asyncio.CancelledError):
+                    await enqueueing
+                del store.add  # type: ignore[method-assign]
+                stored = (await db.execute(text("SELECT count(*) FROM holdfast_job"))).scalar_one()
+                assert stored == (not enqueueing.cancelled())
+                await db.execute(text("DELETE FROM holdfast_job"))
+
+    shop.run(test)
+
+
+@pytest.mark.parametrize("commits", [False, True])
+def test_a_cancelled_enqueue_leaves_no_lock_that_it_took_itself(tmp_path: Path, commits: bool) -> None:
+    shop = Async(tmp_path)
+
+    async def test() -> None:
+        where = f"{tmp_path}/jobs.db"
+        async with aiosqlite.connect(where, isolation_level=None if commits else "") as db:
+            add, loop, begun, go = shop.app.store.add, asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+            def slow(*arguments: Any, **named: Any) -> Any:
+                loop.call_soon_threadsafe(begun.set)
+                go.wait(60)
+                return add(*arguments, **named)
+
+            shop.app.store.add = slow  # type: ignore[method-assign]
+            enqueueing = asyncio.create_task(shop.ship.using(connection=db).aenqueue(1))
+            await begun.wait()
+            enqueueing.cancel()
+            await asyncio.sleep(0)
+            go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await enqueueing
+            shop.app.store.add = add  # type: ignore[method-assign]
+            with closing(sqlite3.connect(where, timeout=0, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")  # nobody holds the lock
+                other.execute("ROLLBACK")
+            assert await shop.app.aio.find() == []
+            await shop.ship.using(connection=db).aenqueue(2)
+            assert len(await shop.app.aio.find()) == commits  # a connection in autocommit mode stores it at once
+            await db.rollback()
+
+    shop.run(test)
+
+
 def test_a_transaction_of_a_request_ends_after_transaction_max_s(tmp_path: Path) -> None:
     shop = Async(tmp_path)
 
@@ -144,7 +209,28 @@ def test_a_transaction_of_a_request_ends_after_transaction_max_s(tmp_path: Path)
     shop.run(test)
 
 
+def test_a_lifespan_leaves_the_jobs_to_the_test_that_runs_them() -> None:
+    app = App("postgresql://nobody@example.invalid/shop")
+    task: Any = app.task(name="ship")(ship)
+
+    async def live() -> None:
+        async with lifespan(app, slots=2)(Starlette()):
+            assert app.store.workers() == []
+
+    with AppTester() as jobs:
+        asyncio.run(live())
+        job = task.enqueue(1)
+        assert jobs.drain() == 1
+        assert job.result(timeout=0) is None
+
+
 def test_a_forgotten_lifespan_is_named() -> None:
     request = Request({"type": "http", "app": Starlette(), "headers": []})
     with pytest.raises(UsageError, match=r"FastAPI\(lifespan=lifespan\(app\)\)"):
         get_app(request)
+
+
+def test_the_server_says_how_to_install_what_it_needs() -> None:
+    code = "import sys; sys.modules['jinja2'] = None; import holdfast.server"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "install the server: pip install 'holdfast[server]'" in ran.stderr

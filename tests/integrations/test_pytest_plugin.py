@@ -112,6 +112,13 @@ def test_a_module_level_app_is_redirected_and_each_test_begins_with_an_empty_sto
     assert holdfast.drain() == 2
 
 
+@stores
+def test_the_address_of_an_app_is_that_of_the_tests_store_before_its_first_use(holdfast: AppTester, store: str) -> None:
+    assert "example.invalid" not in app.url
+    assert "?" not in app.url or store.startswith("postgres")  # an engine of SQLAlchemy can have it
+    assert app.url.startswith(store.partition(":")[0])
+
+
 def test_the_app_has_its_own_store_and_clock_again_after_the_test() -> None:
     before = {**vars(app)}
     with AppTester():

@@ -123,6 +123,17 @@ def test_the_clients_are_short_enough_to_read() -> None:
         assert not [line for line in lines if len(line) > 130]
 
 
+def test_a_worker_without_a_server_says_so(tmp_path: Path) -> None:
+    env = {**os.environ, "HOLDFAST_URL": "http://127.0.0.1:9"}
+    worker = subprocess.Popen([*NODE, "work"], env=env, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    try:
+        assert worker.stderr is not None
+        assert "no answer from http://127.0.0.1:9" in worker.stderr.readline()
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
 def test_a_job_from_another_language_runs_in_python(house: House) -> None:
     house.start_python()
     found = house.run(*NODE, "enqueue", "billing.charge", '{"order": 42}')

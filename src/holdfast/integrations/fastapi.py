@@ -30,15 +30,16 @@ LOOK_S = 0.5
 def lifespan(app: App, *, slots: int = 0) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     """Return a lifespan that opens the store, gives `get_app` its app, and runs a worker if it has slots.
 
-    The store stays open at the end, because a test may run the lifespan again: close the app when the process ends. To
-    do more, call it in a lifespan of your own: `async with lifespan(app)(api): yield`.
+    While an `AppTester` runs the jobs of the app, it starts no worker. The store stays open at the end, because a test
+    may run the lifespan again: close the app when the process ends. To do more, call it in a lifespan of your own:
+    `async with lifespan(app)(api): yield`.
     """
 
     @asynccontextmanager
     async def running(host: Starlette) -> AsyncIterator[None]:
         await app.aio.counts()  # now, not at the first request
         host.state.holdfast = app
-        if not slots:
+        if not slots or app.in_test:
             yield
             return
         async with app.worker(slots=slots):

@@ -17,7 +17,18 @@ from holdfast.stores.protocol import Store
 
 OpenStore = Callable[[App, str], Store]  # of an app, whose code gives it this address
 
-_KEPT = ("_url", "_clock", "_store", "_continuity", "_closed", "opener", "closing", "declared", "flow_looked_at")
+_KEPT = (
+    "_url",
+    "_clock",
+    "_store",
+    "_continuity",
+    "_closed",
+    "opener",
+    "closing",
+    "declared",
+    "flow_looked_at",
+    "in_test",
+)
 
 
 class Redirect:
@@ -27,7 +38,7 @@ class Redirect:
         self._open_store = open_store
         self._clock = clock
         self._kept: dict[App, dict[str, Any]] = {}
-        self._property: Any = None
+        self._properties: dict[str, Any] = {}
 
     @property
     def apps(self) -> list[App]:
@@ -36,21 +47,28 @@ class Redirect:
 
     def begin(self) -> None:
         """Redirect every app from now on."""
-        self._property = door = App.__dict__["store"]
+        self._properties = {name: App.__dict__[name] for name in ("store", "url")}
+        door, address = self._properties["store"], self._properties["url"]
 
         def store(app: App) -> Store:
             self.take(app)
             found: Store = door.fget(app)
             return found
 
+        def url(app: App) -> str:
+            if app not in self._kept:
+                store(app)  # it gets the address of the test's store
+            return str(address.fget(app))
+
         App.store = property(store, doc=door.__doc__)  # type: ignore[method-assign, assignment]
+        App.url = property(url, address.fset, doc=address.__doc__)  # type: ignore[method-assign, assignment]
 
     def take(self, app: App) -> None:
         """Redirect this app, if it is not."""
         if app in self._kept:
             return
         self._kept[app] = kept = {name: app.__dict__[name] for name in _KEPT}
-        fresh = {"_store": None, "_continuity": None, "_closed": False, "declared": False}
+        fresh = {"_store": None, "_continuity": None, "_closed": False, "declared": False, "in_test": True}
         opener = partial(self._open_store, app, kept["_url"])
         app.__dict__.update(
             fresh, opener=opener, closing=Closing(app.logger), _clock=self._clock, flow_looked_at=float("-inf")
@@ -58,7 +76,8 @@ class Redirect:
 
     def end(self) -> None:
         """Close the stores of the test, and give each app back what it had."""
-        App.store = self._property  # type: ignore[method-assign]
+        for name, kept_property in self._properties.items():
+            setattr(App, name, kept_property)
         for app, kept in self._kept.items():
             try:
                 if app.__dict__["_store"] is not None:

@@ -167,7 +167,7 @@ class AppTester:
 
     def _open(self, app: App, url: str) -> Store:
         store = self._opened(app, url)
-        app.__dict__["_url"] = store.url
+        app.__dict__["_url"] = store.url.partition("?")[0] if self._kind == "sqlite" else store.url
         return cast(Store, MortalStore(store, self._crashes, self._added))
 
     def _opened(self, app: App, url: str) -> Store:

@@ -13,7 +13,9 @@ Tasks use the database connections of the test, so they see what it has not comm
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from importlib import resources
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, cast
 
@@ -60,6 +62,7 @@ class DjangoTester(AppTester):
             self._kind = self._at_the_end.enter_context(own_schema(url))
         else:
             self._kind = url
+            self._at_the_end.callback(remove_folder, connections[self._alias].settings_dict["NAME"])
             self._at_the_end.callback(drop_tables, self._alias)
         project_app().counts()  # now: inside `atomic()` on SQLite it could not make its tables
         return self
@@ -144,6 +147,12 @@ class TestCase(HoldfastTestMixin, test.TestCase):  # type: ignore[misc]  # Djang
 
 class TransactionTestCase(HoldfastTestMixin, test.TransactionTestCase):  # type: ignore[misc]
     """Django's `TransactionTestCase` with `self.jobs`; with `jobs_store = "database"` in the test database."""
+
+
+def remove_folder(database: object) -> None:
+    """Remove the folder for the locks of workers next to the SQLite file of a test, if it is empty."""
+    with suppress(OSError):
+        Path(f"{database}-workers").rmdir()
 
 
 def drop_tables(alias: str) -> None:
