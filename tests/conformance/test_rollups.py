@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.core.machine import ENDED, State
 from holdfast.core.records import Job
-from holdfast.core.rollups import EVER, HOUR, KEPT_S, MINUTE, Endings, Rollup, bucket_of
+from holdfast.core.rollups import EVER, HOUR, KEPT_S, MINUTE, QUARTER, SPANS, Endings, Rollup, bucket_of
 from holdfast.core.settlement import Settlement, settlement
 from holdfast.core.verdict import Failed, Lost, Succeeded, judge
 from holdfast.errors import DutyLost
@@ -44,11 +44,11 @@ def test_an_attempt_counts_before_and_after_the_fold_alike(store: Store) -> None
     assert store.settle(batch) == [Reply.ACCEPTED] * 3
     wanted = [Endings("done", "", 3, histogram(0.3, 0.3, 12.0), histogram(0.004, 0.004, 70.0))]
     since = store.now().wall - 60
-    for span in (MINUTE, HOUR, EVER):
+    for span in SPANS:
         [before] = store.figures.rollups(span, since)
         assert (before.queue, before.endings) == ("mail", wanted)
     assert fold(store) == 1
-    for span in (MINUTE, HOUR, EVER):
+    for span in SPANS:
         [after] = store.figures.rollups(span, since)
         assert (after.queue, after.endings, after.arrived) == ("mail", wanted, 3)
     assert fold(store) == 0
@@ -132,9 +132,10 @@ def test_old_minutes_and_hours_go_and_totals_stay(store: Store, clock: FakeClock
     clock.advance(KEPT_S[MINUTE] - 3600)
     fold(store)
     assert len(store.figures.rollups(MINUTE, 0)) == 1
-    clock.advance(3600 + 60)
+    clock.advance(3600 + QUARTER)
     fold(store)
-    assert (store.figures.rollups(MINUTE, 0), len(store.figures.rollups(HOUR, 0))) == ([], 1)
+    gone, kept = [store.figures.rollups(span, 0) for span in (MINUTE, QUARTER)], store.figures.rollups(HOUR, 0)
+    assert (gone, len(kept)) == ([[], []], 1)
     clock.advance(KEPT_S[HOUR])
     fold(store)
     assert store.figures.rollups(HOUR, 0) == []

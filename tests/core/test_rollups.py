@@ -13,6 +13,8 @@ from holdfast.core.rollups import (
     KEPT_S,
     MARK,
     MINUTE,
+    QUARTER,
+    SPANS,
     Delta,
     Endings,
     Line,
@@ -70,8 +72,8 @@ def test_a_batch_is_one_delta_with_a_line_for_each_kind_of_ending() -> None:
     )
 
 
-def test_a_fold_may_change_the_minute_the_hour_and_the_total_of_each_queue() -> None:
-    slots = {(MINUTE, 7_000_000), (HOUR, 116_666), (EVER, 0)}
+def test_a_fold_may_change_the_minute_the_quarter_the_hour_and_the_total_of_each_queue() -> None:
+    slots = {(MINUTE, 7_000_000), (QUARTER, 466_666), (HOUR, 116_666), (EVER, 0)}
     assert touched([Delta(7_000_000, [line()])], {}, WALL) == {(*each, "mail") for each in slots}
     assert touched([], {"media": 3}, WALL) == {(*each, "media") for each in slots}
 
@@ -82,20 +84,22 @@ def test_a_fold_adds_to_what_is_stored() -> None:
     assert changed == [
         Rollup(EVER, 0, "mail", endings=[Endings("done", "", 2, [2], [])]),
         Rollup(MINUTE, 7_000_000, "mail", 2, 2, [Endings("done", "", 3, [2, 1], [])]),
+        Rollup(QUARTER, 466_666, "mail", endings=[Endings("done", "", 2, [2], [])]),
         Rollup(HOUR, 116_666, "mail", endings=[Endings("done", "", 2, [2], [])]),
     ]
 
 
 def test_a_delta_of_another_minute_goes_to_that_minute() -> None:
     changed = folded([MARK], [Delta(7_000_000 - 61, [line()])], {}, WALL)
-    assert [each.place for each in changed] == [(0, 0, "mail"), (60, 6_999_939, "mail"), (3600, 116_665, "mail")]
+    slots = [(EVER, 0), (MINUTE, 6_999_939), (QUARTER, 466_662), (HOUR, 116_665)]
+    assert [each.place for each in changed] == [(*each, "mail") for each in slots]
 
 
 def test_what_the_number_of_jobs_has_grown_by_has_arrived() -> None:
     first = folded([MARK], [], {"mail": 5}, WALL)
-    assert {(each.span, each.arrived, each.came) for each in first} == {(0, 5, 5), (60, 5, 5), (3600, 5, 5)}
+    assert {(each.span, each.arrived, each.came) for each in first} == {(span, 5, 5) for span in SPANS}
     again = folded([MARK, *first], [], {"mail": 7}, WALL)
-    assert {(each.span, each.arrived, each.came) for each in again} == {(0, 7, 7), (60, 7, 7), (3600, 7, 7)}
+    assert {(each.span, each.arrived, each.came) for each in again} == {(span, 7, 7) for span in SPANS}
     assert folded([MARK, *first], [], {"mail": 5}, WALL) == []
 
 
@@ -109,7 +113,7 @@ def test_a_queue_that_shrinks_has_had_no_arrivals_and_begins_again_from_there() 
 def test_jobs_that_a_store_had_before_have_not_arrived_at_the_first_fold() -> None:
     first = folded([], [], {"mail": 5}, WALL)
     assert first == [MARK, Rollup(EVER, 0, "mail", 0, 5)]
-    assert [each.arrived for each in folded(first, [], {"mail": 6}, WALL)] == [1, 1, 1]
+    assert [each.arrived for each in folded(first, [], {"mail": 6}, WALL)] == [1, 1, 1, 1]
 
 
 def test_readers_see_deltas_that_are_not_folded_yet() -> None:
@@ -124,8 +128,8 @@ def test_readers_see_deltas_that_are_not_folded_yet() -> None:
     assert with_deltas([MARK], [], EVER) == []
 
 
-def test_minutes_are_kept_for_two_days_and_hours_for_ninety() -> None:
-    assert KEPT_S == {MINUTE: 2 * 86_400, HOUR: 90 * 86_400}
+def test_minutes_and_quarters_are_kept_for_two_days_and_hours_for_ninety() -> None:
+    assert KEPT_S == {MINUTE: 2 * 86_400, QUARTER: 2 * 86_400, HOUR: 90 * 86_400}
     assert oldest_slot(MINUTE, WALL) == 7_000_000 - 2 * 24 * 60
     assert oldest_slot(HOUR, WALL) == 116_666 - 90 * 24
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from holdfast import App, UsageError, insight
-from holdfast.core.rollups import HOUR, MINUTE, Delta, Line, bucket_of
+from holdfast.core.rollups import HOUR, MINUTE, QUARTER, Delta, Line, bucket_of
 from holdfast.runtime.hooks import Hooks
 from holdfast.stores.memory.store import MemoryStore
 from holdfast.testing import FakeClock
@@ -97,4 +97,4 @@ def test_the_app_returns_series_as_objects() -> None:
 
 def test_spans_divide_steps() -> None:
     assert all(frame.step_s % frame.span == 0 == frame.length_s % frame.step_s for frame in insight.FRAMES.values())
-    assert {frame.span for frame in insight.FRAMES.values()} == {MINUTE, HOUR}
+    assert {frame.span for frame in insight.FRAMES.values()} == {MINUTE, QUARTER, HOUR}

@@ -1,7 +1,7 @@
 """Rollups: how many attempts ended in each minute and hour, how long they had waited, and how long they ran.
 
 A settlement adds a `Delta` in its own commit: one small row for the whole batch. The holder of a duty folds these into
-a row for each queue and minute, for each queue and hour, and for each queue since the beginning. An enqueue writes
+a row for each queue and minute, quarter of an hour, and hour, and for each queue since the beginning. An enqueue writes
 nothing: how many jobs arrived follows from how many there are and how many have ended.
 """
 
@@ -21,8 +21,9 @@ BOUNDS = (
     *(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 30.0),
     *(60.0, 120.0, 300.0, 600.0, 1_200.0, 1_800.0, 3_600.0, 7_200.0, 21_600.0, 43_200.0, 86_400.0),
 )
-MINUTE, HOUR, EVER = 60, 3_600, 0  # the spans of rollups, in seconds; EVER has one slot
-KEPT_S = {MINUTE: 48 * 3_600, HOUR: 90 * 86_400}  # how long those of a span are kept
+MINUTE, QUARTER, HOUR, EVER = 60, 900, 3_600, 0  # the spans of rollups, in seconds; EVER has one slot
+SPANS = (MINUTE, QUARTER, HOUR, EVER)
+KEPT_S = {MINUTE: 48 * 3_600, QUARTER: 48 * 3_600, HOUR: 90 * 86_400}  # how long those of a span are kept
 FOLD_MAX = 500  # deltas that one call folds
 
 Place = tuple[int, int, str]  # span, slot, queue
@@ -103,7 +104,7 @@ def touched(deltas: Iterable[Delta], came: Mapping[str, int], wall: float) -> se
     """Return the rollups that a fold may change."""
     found = {(float(delta.minute * MINUTE), line.queue) for delta in deltas for line in delta.lines}
     found |= {(wall, queue) for queue in came}
-    return {(span, slot_of(at, span), queue) for at, queue in found for span in (MINUTE, HOUR, EVER)}
+    return {(span, slot_of(at, span), queue) for at, queue in found for span in SPANS}
 
 
 def folded(stored: Sequence[Rollup], deltas: Iterable[Delta], came: Mapping[str, int], wall: float) -> list[Rollup]:
@@ -162,7 +163,7 @@ def _added(deltas: Iterable[Delta]) -> dict[Place, list[Endings]]:
     found: dict[Place, list[Endings]] = {}
     for (minute, queue, state, detector), (waits, runs, attempts) in counts.items():
         endings = Endings(state, detector, attempts[None], _histogram(waits), _histogram(runs))
-        for span in (MINUTE, HOUR, EVER):
+        for span in SPANS:
             found.setdefault((span, slot_of(minute * MINUTE, span), queue), []).append(endings)
     return {place: _merged(endings) for place, endings in found.items()}
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 from holdfast.core.durations import iso
 from holdfast.core.machine import ENDED
-from holdfast.core.rollups import HOUR, MINUTE, Rollup, added, percentile
+from holdfast.core.rollups import HOUR, MINUTE, QUARTER, Rollup, added, percentile
 from holdfast.errors import UsageError
 from holdfast.stores.protocol import Store
 
@@ -28,7 +28,7 @@ class Frame:
 
 FRAMES: dict[str, Frame] = {
     "hour": Frame(MINUTE, 60, 3_600),
-    "day": Frame(MINUTE, 900, 86_400),
+    "day": Frame(QUARTER, 900, 86_400),
     "week": Frame(HOUR, 3_600, 7 * 86_400),
 }
 
