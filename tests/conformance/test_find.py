@@ -158,6 +158,20 @@ def test_a_job_that_crashed_was_tried(store: Store) -> None:
     assert ids(store.find(Filter(states=(State.READY,), tried=False))) == []
 
 
+def test_jobs_that_are_not_due_are_found_in_every_queue_priority_and_group(store: Store, clock: FakeClock) -> None:
+    lanes = [(queue, priority, group) for queue in "ab" for priority in (0, 7) for group in (None, "g")]
+    wanted = []
+    for queue, priority, group in lanes:
+        lane = {"queue": queue, "priority": priority, "group": group}
+        add(store, **lane)
+        wanted.insert(0, add(store, **lane, delay_s=60.0).id)
+    where = Filter(states=(State.READY,), later=clock.wall())
+    assert ids(store.find(where)) == wanted
+    assert ids(store.find(replace(where, limit=3))) == wanted[:3]
+    assert ids(store.find(replace(where, limit=3, before=wanted[2]))) == wanted[3:6]
+    assert ids(store.find(replace(where, queue="a", group="g"))) == [wanted[4], wanted[6]]
+
+
 def test_ready_jobs_are_found_by_later_run_at_and_by_earlier_tries(store: Store, clock: FakeClock) -> None:
     due, scheduled = add(store), add(store, delay_s=60.0)
     pause = {"base_s": 60.0, "cap_s": 60.0, "jitter": False}

@@ -1078,6 +1078,7 @@ def test_what_people_list_all_day_reads_no_table_of_a_million_jobs(tmp_path: Pat
     plans = {
         "counts": ["holdfast_job_aside"],
         "find_tried": ["holdfast_job_tried"],
+        "find_later": ["holdfast_job_ready"],
         "find_running": ["holdfast_job_running", "holdfast_job_worker", "holdfast_job_places"],
     }
     with store._db.reading() as db:
@@ -1087,3 +1088,12 @@ def test_what_people_list_all_day_reads_no_table_of_a_million_jobs(tmp_path: Pat
             assert not [line for line in lines if re.fullmatch(r"SCAN (holdfast_job|holdfast_row)", line)], lines
             assert any(index in line for line in lines for index in indexes), lines
     store.close()
+
+
+def test_many_jobs_that_are_not_due_are_listed_like_a_few(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for delay_s in (0.0, 60.0, 60.0):
+        add(store, delay_s=delay_s)
+    where = Filter(states=(State.READY,), later=store.now().wall)
+    few = store.find(where)
+    monkeypatch.setattr("holdfast.stores.sqlite.store.LATER_MAX", 1)
+    assert (store.find(where), len(few)) == (few, 2)

@@ -66,6 +66,51 @@ AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
 AND (:later IS NULL OR state <> 'ready' OR run_at > :later)
         AND (:tried IS NULL OR state <> 'ready' OR (failures + crashes > 0) = :tried)
 
+-- fragment: lanes
+-- Queues and priorities of ready jobs, found by leaping, as in `claim_lanes`.
+WITH RECURSIVE plain (queue) AS (
+    SELECT min(queue) FROM holdfast_job WHERE state = 'ready' AND grp IS NULL
+    UNION ALL
+    SELECT (
+        SELECT min(job.queue) FROM holdfast_job AS job
+        WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue > plain.queue
+    )
+    FROM plain WHERE plain.queue IS NOT NULL
+),
+lane (queue, priority) AS (
+    SELECT queue, (
+        SELECT max(job.priority) FROM holdfast_job AS job
+        WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue = plain.queue
+    )
+    FROM plain WHERE queue IS NOT NULL
+    UNION ALL
+    SELECT lane.queue, (
+        SELECT max(job.priority) FROM holdfast_job AS job
+        WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue = lane.queue AND job.priority < lane.priority
+    )
+    FROM lane WHERE lane.priority IS NOT NULL
+),
+grouped (queue) AS (
+    SELECT min(queue) FROM holdfast_job WHERE state = 'ready' AND grp IS NOT NULL
+    UNION ALL
+    SELECT (
+        SELECT min(job.queue) FROM holdfast_job AS job
+        WHERE job.state = 'ready' AND job.grp IS NOT NULL AND job.queue > grouped.queue
+    )
+    FROM grouped WHERE grouped.queue IS NOT NULL
+)
+
+-- fragment: later
+SELECT one.seq FROM lane
+        CROSS JOIN holdfast_job AS one
+        WHERE lane.priority IS NOT NULL AND one.state = 'ready' AND one.grp IS NULL AND one.queue = lane.queue
+            AND one.priority = lane.priority AND one.run_at > :later
+        UNION ALL
+        SELECT one.seq FROM grouped
+        CROSS JOIN holdfast_job AS one
+        WHERE grouped.queue IS NOT NULL AND one.state = 'ready' AND one.grp IS NOT NULL AND one.queue = grouped.queue
+            AND one.run_at > :later
+
 -- fragment: filters
 AND (:queue IS NULL OR queue = :queue)
         AND (:task IS NULL OR task = :task)
@@ -1226,6 +1271,28 @@ SELECT '[' || coalesce(group_concat(row), '') || ']' FROM holdfast_row WHERE id 
         AND (:later IS NULL OR run_at > :later)
         {page}
 
+-- name: find_later
+-- Ready jobs that are not due yet, by the indexes that claims use: those that are due are not read.
+{lanes}
+{found}
+    WHERE seq IN (
+        SELECT seq FROM holdfast_job
+        WHERE seq IN ({later})
+            {filters}
+            {kinds}
+            {ready}
+            AND (:before IS NULL OR seq < (SELECT seq FROM holdfast_job WHERE id = :before))
+        ORDER BY +seq DESC
+        LIMIT :limit
+    )
+    ORDER BY seq DESC
+);
+
+-- name: find_later_few
+-- Whether there are at most as many as `find_later` may sort.
+{lanes}
+SELECT count(*) <= :most FROM (SELECT 1 FROM ({later}) LIMIT :most + 1);
+
 -- name: find_workflows
 -- By their own index, as many other jobs as there may be.
 {found}
@@ -1434,38 +1501,8 @@ SELECT json_group_array(json_array(task, jobs)) FROM (
 );
 
 -- name: backlog
--- Queues and priorities are found by leaping, as in `claim_lanes`. Of each the first due jobs are read, not all of them.
-WITH RECURSIVE plain (queue) AS (
-    SELECT min(queue) FROM holdfast_job WHERE state = 'ready' AND grp IS NULL
-    UNION ALL
-    SELECT (
-        SELECT min(job.queue) FROM holdfast_job AS job
-        WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue > plain.queue
-    )
-    FROM plain WHERE plain.queue IS NOT NULL
-),
-lane (queue, priority) AS (
-    SELECT queue, (
-        SELECT max(job.priority) FROM holdfast_job AS job
-        WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue = plain.queue
-    )
-    FROM plain WHERE queue IS NOT NULL
-    UNION ALL
-    SELECT lane.queue, (
-        SELECT max(job.priority) FROM holdfast_job AS job
-        WHERE job.state = 'ready' AND job.grp IS NULL AND job.queue = lane.queue AND job.priority < lane.priority
-    )
-    FROM lane WHERE lane.priority IS NOT NULL
-),
-grouped (queue) AS (
-    SELECT min(queue) FROM holdfast_job WHERE state = 'ready' AND grp IS NOT NULL
-    UNION ALL
-    SELECT (
-        SELECT min(job.queue) FROM holdfast_job AS job
-        WHERE job.state = 'ready' AND job.grp IS NOT NULL AND job.queue > grouped.queue
-    )
-    FROM grouped WHERE grouped.queue IS NOT NULL
-)
+-- Of each queue and priority the first due jobs are read, not all of them.
+{lanes}
 SELECT json_group_array(json_array(queue, priority, task, jobs, oldest)) FROM (
     SELECT lane.queue, lane.priority, job.task, count(*) AS jobs, min(job.run_at) AS oldest
     FROM lane

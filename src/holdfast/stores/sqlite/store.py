@@ -82,6 +82,7 @@ from holdfast.stores.sqlite.unreadable import UnreadableRow
 
 _MIGRATIONS = load_migrations("holdfast.stores.sqlite")
 _TABLES = tables_of(_MIGRATIONS)
+LATER_MAX = 20_000  # ready jobs that are not due, and that a list sorts; among more it walks
 ADD_LOCK_S = 0.02  # how long a stream of new jobs may hold the write lock,
 ADD_LEAST, ADD_MOST = 20, 10_000  # with at least and at most this many of them
 
@@ -443,12 +444,18 @@ class SqliteStore:
             return row_json.jobs_from(self._one("find_workflows", values))
         if where.tried and where.states == (State.READY,):
             return row_json.jobs_from(self._one("find_tried", values))
+        if where.later is not None and where.states == (State.READY,) and self._are_few_later(where.later):
+            return row_json.jobs_from(self._one("find_later", values))
         if len(where.states) == 1 and where.states[0] not in (State.READY, State.DONE):
             return row_json.jobs_from(self._one("find_aside", {**values, "state": where.states[0].value}))
         if where.of_errors:
             query = "find_erred" if where.fingerprint is None else "find_fingerprint"
             return row_json.jobs_from(self._one(query, values))
         return row_json.jobs_from(self._one("find", values))
+
+    def _are_few_later(self, later: float) -> bool:
+        """Say whether so few ready jobs are not due by then that they may be sorted. If not, a walk soon meets some."""
+        return self._one("find_later_few", {"later": later, "most": LATER_MAX}) == "1"
 
     def counts(self) -> dict[str, dict[State, int]]:
         result: dict[str, dict[State, int]] = {}
