@@ -12,6 +12,8 @@ from contextlib import closing
 import pytest
 
 from holdfast import App, Context, Job
+from holdfast.core.machine import State
+from holdfast.core.records import Filter
 from holdfast.errors import (
     BadURL,
     OutcomeUnknown,
@@ -25,6 +27,7 @@ from holdfast.errors import (
     StoreUnsupported,
 )
 from holdfast.stores import open_store
+from holdfast.stores.redis import reading
 from holdfast.stores.redis.address import Options
 from holdfast.stores.redis.store import RedisStore
 from tests.factory import make_job
@@ -349,3 +352,24 @@ def test_what_redis_cannot_do_is_refused_with_what_to_use_instead(server: RedisS
         row = app.store.get(job.id)
         assert row is not None
         assert "make the effect repeatable" in str(row.error)
+
+
+def test_lists_of_a_few_and_rates_read_the_rows_of_no_other_jobs(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(open_store(server.url)) as store:
+        assert isinstance(store, RedisStore)
+        store.migrate()
+        store.add([make_job() for _ in range(200)])
+        flow, later = make_job(workflow=True), make_job(delay_s=60.0)
+        store.add([flow, later])
+        read: list[str] = []
+        rows = reading.read_rows
+        monkeypatch.setattr(reading, "read_rows", lambda db, ids: read.extend(ids) or rows(db, ids))
+        assert [job.id for job in store.find(Filter(workflow=True))] == [flow.id]
+        assert [job.id for job in store.find(Filter(states=(State.READY,), later=store.now().wall))] == [later.id]
+        assert sorted(read) == sorted([flow.id, later.id])
+        assert sum(each.jobs for each in store.figures.flow(0.0)) == 202
+        assert len(read) == 2
+        monkeypatch.setattr(reading, "LATER_MAX", 0)
+        assert [job.id for job in store.find(Filter(states=(State.READY,), later=store.now().wall))] == [later.id]

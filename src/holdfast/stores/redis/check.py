@@ -26,7 +26,7 @@ TYPES = {
     ),
     **dict.fromkeys(("schedules", "duties", "published", "tokens", "batches", "incarnations", "doubts", "bad"), "hash"),
     **dict.fromkeys(("s", "sg", "br", "er", "cr", "ended", "lost"), "hash"),
-    **dict.fromkeys(("l", "f", "q", "g", "d", "x", "e", "ks", "fp", "bm", "v", "ro"), "zset"),
+    **dict.fromkeys(("l", "f", "q", "g", "d", "x", "e", "ks", "fp", "wf", "bm", "v", "ro"), "zset"),
     **dict.fromkeys(
         ("leases", "waits", "expiries", "dependents", "enrolled", "gone", "acts", "slots", "crashes"), "zset"
     ),

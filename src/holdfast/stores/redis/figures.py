@@ -37,8 +37,10 @@ from holdfast.core.rollups import (
 )
 from holdfast.core.rollups import slot_of as slot_in
 from holdfast.stores.redis.connection import Connections
-from holdfast.stores.redis.rows import NUL
+from holdfast.stores.redis.rows import NUL, came_at, whose
 from holdfast.stores.redis.work import AT_ONCE, Work, committed, decode, pairs
+
+MANY = 500  # values in one command
 
 
 class RedisFigures:
@@ -47,12 +49,10 @@ class RedisFigures:
     def __init__(
         self,
         db: Connections,
-        newest: Callable[[int], list[Job]],
         rows: Callable[[Sequence[str]], list[Job]],
         events: Callable[[Sequence[str]], list[Event]],
     ) -> None:
         self._db = db
-        self._newest = newest  # jobs by arrival
         self._rows = rows
         self._events = events  # of these kinds
 
@@ -86,14 +86,37 @@ class RedisFigures:
             yield from (DueTask(queue, lane, task, len(runs), min(runs)) for task, runs in tasks.items())
 
     def flow(self, since: float, sample: int = FLOW_MAX) -> list[Flow]:
-        found = _flow("added", [(job, job.created_at) for job in self._newest(sample)], since, sample)
-        for state in ENDED:
-            page = self._db.ask(
-                ("ZRANGE", f"e:{state.value}", "+inf", repr(since), "BYSCORE", "REV", "LIMIT", 0, sample)
-            )
-            jobs = self._rows([name.decode() for name in page[0]])
-            ended = [(job, job.ended_at) for job in jobs if job.state is state and job.ended_at is not None]
-            found += _flow(state.value, ended, since, sample)
+        return [*self._added(since, sample), *(each for state in ENDED for each in self._ended(state, since, sample))]
+
+    def _added(self, since: float, sample: int) -> list[Flow]:
+        """Count the jobs with the last numbers of arrival. Their places say whose they are; no row is read."""
+        names, number = self._db.ask(("SMEMBERS", "pairs"), ("HGET", "meta", "seq"))
+        last = int(number or 0)
+        sets = [(*pair.decode().split(NUL), state.value) for pair in names for state in State]
+        asked = (("ZRANGE", f"x:{NUL.join(each)}", f"({last - sample}", "+inf", "BYSCORE") for each in sets)
+        pages = self._db.ask(*asked) if sets else []
+        found = [(name, of[0], of[1]) for of, page in zip(sets, pages, strict=True) for name in page]
+        times = map(came_at, self._each("b", [name for name, _, _ in found]))
+        jobs = [(queue, task, at) for (_, queue, task), at in zip(found, times, strict=True) if at is not None]
+        return _flow("added", jobs, since, is_cut=last > sample)
+
+    def _ended(self, state: State, since: float, sample: int) -> list[Flow]:
+        page = ("ZRANGE", f"e:{state.value}", "+inf", repr(since), "BYSCORE", "REV", "LIMIT", 0, sample, "WITHSCORES")
+        found = list(scored(self._db.ask(page)[0]))
+        known = map(whose, self._each("j", [name for name, _ in found]))
+        jobs = [
+            (*each[1:], float(at))
+            for (_, at), each in zip(found, known, strict=True)
+            if each is not None and each[0] == state.value
+        ]
+        return _flow(state.value, jobs, since, is_cut=len(found) == sample)
+
+    def _each(self, kind: str, names: Sequence[bytes]) -> list[bytes | None]:
+        """Return what is stored of these jobs under a kind of key, some hundred with one command."""
+        found: list[bytes | None] = []
+        for start in range(0, len(names), MANY):
+            keys = [f"{kind}:{name.decode()}" for name in names[start : start + MANY]]
+            found += self._db.ask(("MGET", keys[0], *map(self._db.key, keys[1:])))[0]
         return found
 
     def lost(self, since: float, limit: int = LINES_MAX) -> Lost:
@@ -182,10 +205,10 @@ def _line(event: Event, is_late: bool, job: Job | None) -> LostLine:
     return LostLine(*said, job.task, job.queue, job.state, job.run_at, *counts, job.lease_s, job.beat_s)
 
 
-def _flow(state: str, newest: list[tuple[Job, float]], since: float, sample: int) -> list[Flow]:
-    recent = [(job, at) for job, at in newest if at >= since]
-    if not recent:
-        return []
-    first = min(at for _, at in recent) if len(recent) == sample else since
-    number = Counter((job.queue, job.task) for job, _ in recent)
+def _flow(state: str, jobs: Iterable[tuple[str, str, float]], since: float, *, is_cut: bool) -> list[Flow]:
+    """Count jobs, of which queue, task and instant are given. `is_cut`: there are more that were not read."""
+    given = list(jobs)
+    recent = [each for each in given if each[2] >= since]
+    first = min((at for *_, at in recent), default=since) if is_cut and len(recent) == len(given) else since
+    number = Counter((queue, task) for queue, task, _ in recent)
     return [Flow(queue, state, jobs, first, task) for (queue, task), jobs in number.items()]

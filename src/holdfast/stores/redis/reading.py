@@ -19,6 +19,8 @@ from holdfast.stores.redis.rows import NUL, Stored
 from holdfast.stores.redis.work import AT_ONCE, decode, event_of, pairs, read_rows
 
 SAME_MAX = 1000  # how many jobs with the same score are put into the order in which they came
+SEQ_DIGITS = 16  # of the number of arrival, with which a member of a lane begins
+LATER_MAX = 1_000  # ready jobs that are not due, and that a list sorts; among more it walks
 
 
 class Reader:
@@ -35,14 +37,6 @@ class Reader:
 
     def rows(self, ids: Sequence[str]) -> list[Job]:
         return [each.job for each in self.stored(ids)]
-
-    def newest(self, limit: int) -> list[Job]:
-        found: list[Job] = []
-        for job in self.by_arrival(self.sets()):
-            if len(found) == limit:
-                break
-            found.append(job)
-        return found
 
     def table(self, key: str, kind: Any, names: Sequence[str] | None) -> dict[str, Any]:
         """Return the values of a hash, all or those with these names. One that cannot be read is left out."""
@@ -81,10 +75,16 @@ class Reader:
             return self._among(where.ids, where)
         if where.worker is not None:
             return self._among(names_of(self._db.ask(("SMEMBERS", f"held:{where.worker}"))[0]), where)
+        if where.later is not None and where.states == (State.READY,):
+            later = self._later(where.later)
+            if later is not None:
+                return self._among(later, where)
         if where.key is not None:
             sets = [f"ks:{where.key}"]
         elif where.fingerprint is not None:
             sets = [f"fp:{where.fingerprint}"]
+        elif where.workflow or where.asking:  # only a workflow asks
+            sets = ["wf"]
         else:
             sets = self.sets(where.states, where.queue, where.task)
         found: list[Job] = []
@@ -94,6 +94,17 @@ class Reader:
             if transitions.matches(job, where):
                 found.append(job)
         return found
+
+    def _later(self, wall: float) -> list[str] | None:
+        """Return the ready jobs that are not due by then; None if too many to sort: a walk soon meets some."""
+        queues = sorted({pair.partition(b"\0")[0].decode() for pair in self._db.ask(("SMEMBERS", "pairs"))[0]})
+        found = self._db.ask(*(("ZRANGE", f"d:{queue}", 0, -1) for queue in queues)) if queues else []
+        lanes = [f"l:{queue}{NUL}{path.decode()}" for queue, paths in zip(queues, found, strict=True) for path in paths]
+        after = (f"({wall!r}", "+inf")
+        if not lanes or sum(self._db.ask(*(("ZCOUNT", lane, *after) for lane in lanes))) > LATER_MAX:
+            return None if lanes else []
+        pages = self._db.ask(*(("ZRANGE", lane, *after, "BYSCORE", "LIMIT", 0, LATER_MAX) for lane in lanes))
+        return [name.decode()[SEQ_DIGITS:] for page in pages for name in page]
 
     def _among(self, ids: Sequence[str], where: Filter) -> list[Job]:
         """Return those of the named jobs that match, newest first."""

@@ -85,6 +85,12 @@ def _struct(name: str, wanted: Iterable[str]) -> type[msgspec.Struct]:
     return msgspec.defstruct(name, fields, omit_defaults=True, frozen=True)
 
 
+class Came(msgspec.Struct, frozen=True):
+    """The part of a body that says when the job was created."""
+
+    created_at: float
+
+
 _IN_REST = tuple(
     name for name in Job.__struct_fields__ if name not in _TO_ROW and name not in (*_IN_BODY, "id", "lease_until")
 )
@@ -92,6 +98,7 @@ Body, Rest = _struct("Body", _IN_BODY), _struct("Rest", _IN_REST)
 _json = msgspec.json.Encoder()
 _pack = msgspec.msgpack.Encoder()
 _row = msgspec.msgpack.Decoder(list[Any])
+_came = msgspec.json.Decoder(Came)
 _body = msgspec.json.Decoder(Body)
 _rest = msgspec.json.Decoder(Rest)
 
@@ -194,9 +201,28 @@ def places_by_arrival(job: Job) -> list[str]:
         sets.append(f"ks:{job.key}")
     if job.fingerprint is not None:
         sets.append(f"fp:{job.fingerprint}")
+    if job.workflow:
+        sets.append("wf")
     if job.batch is not None:
         sets.append(f"bm:{job.batch}{NUL}{job.state.value}")
     return sets
+
+
+def came_at(body: bytes | None) -> float | None:
+    """Return when a job was created, by its body; None if it is gone or damaged."""
+    try:
+        return None if body is None else _came.decode(body).created_at
+    except (msgspec.MsgspecError, ValueError):
+        return None
+
+
+def whose(row: bytes | None) -> tuple[str, str, str] | None:
+    """Return state, queue and task of a job, by its row; None if it is gone or damaged."""
+    try:
+        _, state, queue, task, *_ = [] if row is None else _row.decode(row)
+    except (msgspec.MsgspecError, ValueError):
+        return None
+    return str(state), str(queue), str(task)
 
 
 def places_of(job: Job, seq: int) -> set[Place]:

@@ -126,7 +126,7 @@ class RedisStore:
         self._liveness = LivenessSubscription(self._db, self.wake, self._has_lock)
         self._read = Reader(self._db)
         self.tokens = RedisTokens(self._db)
-        self.figures = RedisFigures(self._db, self._read.newest, self._read.rows, self._read.lines)
+        self.figures = RedisFigures(self._db, self._read.rows, self._read.lines)
         self.batches = RedisBatches(self._db)
         self.tables = RedisTables(self._db, self._read)
         renew_in_child(self)
