@@ -18,7 +18,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import reads
 from ground import home
 from large import COLUMNS, NOW, POLICY
@@ -109,9 +111,24 @@ def on_sqlite(finished: int, live: int) -> Iterator[Store]:
 
 @contextmanager
 def on_postgres(finished: int, live: int) -> Iterator[Store]:
+    with a_bed() as bed:
+        store = PostgresStore(bed.url)
+        fill_postgres(store, bed._db, finished, live)
+        yield store
+        store.close()
+
+
+@contextmanager
+def a_bed() -> Iterator[PostgresBed]:
+    """Lend a schema of a server of our own."""
     os.environ.setdefault("BENCH_HOME", str(home()))
     bed = PostgresBed(Path())
-    store = PostgresStore(bed.url)
+    yield bed
+    bed.close()
+
+
+def fill_postgres(store: PostgresStore, db: psycopg.Connection[Any], finished: int, live: int) -> None:
+    """Fill the store, each state with one statement. `db`: a connection to its schema."""
     queues = [f"queue-{number}" for number in range(10)]
     store.enroll(Worker(id="worker", name="box/1", host="box", pid=1, boot_id=CLOCK.boot_id, queues=queues, beat_s=1e6))
     first = 1
@@ -125,13 +142,10 @@ def on_postgres(finished: int, live: int) -> Iterator[Store]:
     ):
         first = live // 2 + 1 if state == "ready" and jobs == live else 1
         values = {"state": state, "attempt": int(state != "ready"), "first": first, "jobs": jobs}
-        bed._db.execute(OF_POSTGRES, values)
-    bed._db.execute(EVENTS_OF_POSTGRES, {"jobs": reads.LOST})
-    bed._db.execute(TALLY_OF_POSTGRES)
-    bed._db.execute("VACUUM (ANALYZE)")
-    yield store
-    store.close()
-    bed.close()
+        db.execute(OF_POSTGRES, values)
+    db.execute(EVENTS_OF_POSTGRES, {"jobs": reads.LOST})
+    db.execute(TALLY_OF_POSTGRES)
+    db.execute("VACUUM (ANALYZE)")
 
 
 def some_trouble(store: Store) -> Job:
