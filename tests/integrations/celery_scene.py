@@ -11,7 +11,6 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 from celery import Celery
 
 from holdfast import App
@@ -27,26 +26,29 @@ CLOCK = SystemClock()
 class Scene:
     """A broker, a store, and the workers of one test."""
 
-    def __init__(self, folder: Path, broker: RedisServer, *, late: bool) -> None:
+    def __init__(self, folder: Path, broker: RedisServer, *, late: bool, store: str | None) -> None:
         self.folder = folder
-        self.store = f"sqlite:///{folder}/guard.db"
+        self.store = store or f"sqlite:///{folder}/guard.db"
         self.broker = broker
+        self.late = late
+        address = f"{broker.url}/{int(late)}"
         self.env = {
             **os.environ,
             "SHOP_FOLDER": str(folder),
-            "SHOP_BROKER": f"{broker.url}/0",
+            "SHOP_BROKER": address,
             "SHOP_STORE": self.store,
             "SHOP_ACKS_LATE": str(int(late)),
             "PYTHONPATH": str(ROOT),
             "HOLDFAST_DB": self.store,
         }
         self.app = App(self.store)
-        self.client = Celery("client", broker=f"{broker.url}/0", backend=f"{broker.url}/0")
+        self.client = Celery("client", broker=address, backend=address)
         self._running: list[subprocess.Popen[bytes]] = []
 
     def worker(self, *more: str) -> subprocess.Popen[bytes]:
         """Start a Celery worker with one prefork child, in a process group of its own."""
-        module = ["-A", "tests.integrations.celery_shop:celery", "worker", "-c", "1", "-l", "INFO", "--without-gossip"]
+        module = ["-A", "tests.integrations.celery_shop:celery", "worker", "-l", "INFO", "--without-gossip"]
+        more = more or ("-c", "1")
         number = len(self._running)
         return self._start([sys.executable, "-m", "celery", *module, "-n", f"w{number}@here", *more])
 
@@ -59,10 +61,17 @@ class Scene:
         self._running.append(process)
         return process
 
-    def send(self, task: str, name: str, task_id: str, *, waits: bool = False) -> None:
+    def send(self, task: str, name: str, task_id: str, *, waits: bool = False, **options: Any) -> None:
         if waits:
             (self.folder / f"wait-{name}").touch()
-        self.client.send_task(f"tests.integrations.celery_shop.{task}", [name], task_id=task_id)
+        self.client.send_task(f"tests.integrations.celery_shop.{task}", [name], task_id=task_id, **options)
+
+    @property
+    def messages(self) -> int:
+        """How many messages wait in the broker."""
+        with closing(self.broker.client()) as client:
+            client.select(int(self.late))
+            return int(client.llen("celery"))
 
     def release(self, name: str) -> None:
         (self.folder / f"wait-{name}").unlink()
@@ -106,22 +115,18 @@ class Scene:
 
     def close(self) -> None:
         for process in self._running:
-            children: list[psutil.Process] = []
-            with suppress(psutil.NoSuchProcess):
-                children = psutil.Process(process.pid).children(recursive=True)
-            for each in (*children, process):
-                with suppress(psutil.NoSuchProcess, ProcessLookupError):
-                    each.kill()
+            with suppress(ProcessLookupError):
+                os.killpg(
+                    process.pid, signal.SIGKILL
+                )  # at once: one child more would keep the broker's connection open
             process.wait(PATIENCE_S)
         self.app.close()
         self.client.close()
 
 
 @contextmanager
-def scene(folder: Path, broker: RedisServer, *, late: bool = False) -> Iterator[Scene]:
-    with closing(broker.client()) as client:
-        client.flushall()
-    made = Scene(folder, broker, late=late)
+def scene(folder: Path, broker: RedisServer, *, late: bool = False, store: str | None = None) -> Iterator[Scene]:
+    made = Scene(folder, broker, late=late, store=store)
     try:
         yield made
     finally:

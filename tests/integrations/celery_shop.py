@@ -75,6 +75,16 @@ def flaky(self: Any, name: str) -> str:
     return f"{name} is done"
 
 
+@celery.task(bind=True, max_retries=3)
+@guard()
+def changing(self: Any, name: str) -> str:
+    """Ask for another run, with another argument."""
+    say(f"run {name} {self.request.retries}")
+    if self.request.retries == 0:
+        raise self.retry(args=[f"{name}-again"], countdown=600 if name.startswith("later") else 0)
+    return work(name)
+
+
 @celery.task
 @guard()
 def wrong(name: str) -> None:

@@ -5,31 +5,48 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from celery import Celery
 
+from holdfast import App
 from holdfast.clock import pause
-from holdfast.integrations.celery import Guard
-from tests.integrations.celery_scene import PATIENCE_S, Scene, scene
+from holdfast.core.records import NewJob
+from holdfast.errors import UsageError
+from holdfast.integrations.celery import PAGE, Guard, policy_of
+from tests.integrations.celery_scene import CLOCK, PATIENCE_S, Scene, scene
 from tests.servers import RedisServer
 
 VISIBILITY_S = 5.0
 pytestmark = pytest.mark.slow  # each test starts Celery workers, which take seconds
 
 
-@pytest.fixture(params=[False, True], ids=["early_ack", "acks_late"])
-def shop(request: pytest.FixtureRequest, tmp_path: Path, redis_server: RedisServer) -> Iterator[Scene]:
-    with scene(tmp_path, redis_server, late=request.param) as made:
+@pytest.fixture(scope="module")
+def broker() -> Iterator[RedisServer]:
+    with closing(RedisServer()) as server:
+        yield server
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["early_ack", "acks_late"])
+def shop(request: pytest.FixtureRequest, tmp_path_factory: Any, broker: RedisServer) -> Iterator[Scene]:
+    """A shop with one worker, which tests share because its start takes seconds. They leave it alive."""
+    with scene(tmp_path_factory.mktemp("shop"), broker, late=request.param) as made:
+        made.worker()
         yield made
 
 
 @pytest.fixture
-def early(tmp_path: Path, redis_server: RedisServer) -> Iterator[Scene]:
-    with scene(tmp_path, redis_server) as made:
+def empty(tmp_path: Path) -> Iterator[Scene]:
+    """A shop without a worker."""
+    with closing(RedisServer()) as broker, scene(tmp_path, broker) as made:
         yield made
+
+
+only_early = pytest.mark.parametrize("shop", [False], indirect=True, ids=["early_ack"])
 
 
 def kill_child(shop: Scene, name: str) -> None:
@@ -43,12 +60,16 @@ def begin(shop: Scene, task: str, name: str) -> str:
     return f"id-{name}"
 
 
+def keeper_of(worker: Any, shop: Scene, name: str) -> int | None:
+    found = {each.pid for each in psutil.Process(worker.pid).children() if each.status() != psutil.STATUS_ZOMBIE}
+    return next(iter(found - set(shop.starts(name))), None)
+
+
 def ignored(shop: Scene, task_id: str) -> int:
     return shop.logs().count(f"delivery of task {task_id} is ignored")
 
 
 def test_a_task_whose_prefork_child_is_killed_runs_again_and_ends_once(shop: Scene) -> None:
-    shop.worker()
     task_id = begin(shop, "retried", "a")
     kill_child(shop, "a")
     shop.until(lambda: len(shop.starts("a")) == 2, "it does not run again")
@@ -64,23 +85,25 @@ def test_a_task_whose_prefork_child_is_killed_runs_again_and_ends_once(shop: Sce
     assert (row.queue, row.zombies, row.crashes, row.result) == ("celery", 1, 1, '"a is done"')
 
 
-def test_a_task_of_a_worker_that_is_killed_as_a_whole_runs_on_another_one(shop: Scene) -> None:
-    first = shop.worker()
-    task_id = begin(shop, "retried", "b")
-    shop.kill_all_of(first)
-    if shop.env["SHOP_ACKS_LATE"] == "1":
-        pause(VISIBILITY_S + 0.5)  # the broker, too, delivers it again to the next worker: real time
-    shop.worker()
-    shop.until(lambda: len(shop.starts("b")) == 2, "it does not run again")
-    shop.release("b")
-    shop.until(lambda: shop.state(task_id) == "done", "it does not end")
-    shop.send("failed", "after", "id-after")  # whatever was delivered meanwhile has been dealt with before this
-    shop.until(lambda: shop.state("id-after") == "done", "the worker is stuck")
-    assert (len(shop.starts("b")), shop.ends("b")) == (2, 1)
+@pytest.mark.parametrize("late", [False, True], ids=["early_ack", "acks_late"])
+def test_a_task_of_a_worker_that_is_killed_as_a_whole_runs_on_another_one(tmp_path: Path, late: bool) -> None:
+    with closing(RedisServer()) as own, scene(tmp_path, own, late=late) as shop:
+        first = shop.worker()
+        task_id = begin(shop, "retried", "b")
+        killed_at = CLOCK.lease()
+        shop.kill_all_of(first)
+        shop.worker()
+        shop.until(lambda: len(shop.starts("b")) == 2, "it does not run again")
+        if late:  # the broker, too, delivers it again: real time, which the start of the worker has used up in part
+            pause(max(0.0, killed_at + VISIBILITY_S + 0.5 - CLOCK.lease()))
+        shop.release("b")
+        shop.until(lambda: shop.state(task_id) == "done", "it does not end")
+        shop.send("failed", "after", "id-after")  # whatever was delivered meanwhile has been dealt with before this
+        shop.until(lambda: shop.state("id-after") == "done", "the worker is stuck")
+        assert (len(shop.starts("b")), shop.ends("b")) == (2, 1)
 
 
 def test_on_crash_holds_or_fails_a_task_as_declared(shop: Scene) -> None:
-    shop.worker()
     begin(shop, "failed", "f")
     kill_child(shop, "f")
     shop.until(lambda: shop.state("id-f") == "dead", "it is not dead")
@@ -97,73 +120,77 @@ def test_on_crash_holds_or_fails_a_task_as_declared(shop: Scene) -> None:
     assert len(shop.starts("h")) == 2
 
 
-def test_a_task_that_raises_is_dead_and_one_that_celery_retries_runs_on(early: Scene) -> None:
-    early.worker()
-    early.send("wrong", "w", "id-w")
-    early.send("flaky", "y", "id-y")
-    early.until(lambda: early.state("id-w") == "dead", "it is not dead")
-    early.until(lambda: early.state("id-y") == "done", "it does not end")
-    assert early.job("id-w").error == "ValueError: no such order"
-    assert len(early.starts("y")) == 3
-    assert early.job("id-y").failures == 0
+@only_early
+def test_a_task_that_raises_is_dead_and_one_that_celery_retries_runs_on(shop: Scene) -> None:
+    shop.send("wrong", "w", "id-w")
+    shop.send("flaky", "y", "id-y")
+    shop.until(lambda: shop.state("id-w") == "dead", "it is not dead")
+    shop.until(lambda: shop.state("id-y") == "done", "it does not end")
+    assert shop.job("id-w").error == "ValueError: no such order"
+    assert len(shop.starts("y")) == 3
+    assert shop.job("id-y").failures == 0
 
 
-def test_without_the_guard_a_killed_task_is_lost(early: Scene) -> None:
+@only_early
+def test_without_the_guard_a_killed_task_is_lost(shop: Scene) -> None:
     """What the guard is for: Celery has acknowledged the message before."""
-    early.worker()
-    begin(early, "unguarded", "u")
-    kill_child(early, "u")
-    early.send("retried", "next", "id-next")
-    early.until(lambda: early.state("id-next") == "done", "the worker does not go on")
-    assert len(early.starts("u")) == 1
-    assert early.ends("u") == 0
+    begin(shop, "unguarded", "u")
+    kill_child(shop, "u")
+    shop.send("retried", "next", "id-next")
+    shop.until(lambda: shop.state("id-next") == "done", "the worker does not go on")
+    assert len(shop.starts("u")) == 1
+    assert shop.ends("u") == 0
 
 
-def test_a_step_on_a_celery_worker_survives_the_death_of_either_side(early: Scene) -> None:
-    early.worker()
-    engine = early.holdfast("worker", "tests.integrations.celery_shop:app")
-    (early.folder / "wait-step").touch()
-    asked = early.holdfast("enqueue", "tests.integrations.celery_shop:app", "order", '{"name": "step"}', "--id", "flow")
+def test_a_step_on_a_celery_worker_survives_the_death_of_either_side(empty: Scene) -> None:
+    empty.worker()
+    engine = empty.holdfast("worker", "tests.integrations.celery_shop:app")
+    (empty.folder / "wait-step").touch()
+    asked = empty.holdfast("enqueue", "tests.integrations.celery_shop:app", "order", '{"name": "step"}', "--id", "flow")
     assert asked.wait(PATIENCE_S) == 0
-    early.until(lambda: early.starts("step"), "the step does not start")
-    early.kill_all_of(engine)
-    kill_child(early, "step")
-    early.until(lambda: len(early.starts("step")) == 2, "the step does not run again")
-    early.holdfast("worker", "tests.integrations.celery_shop:app")
-    early.release("step")
-    early.until(lambda: early.state("flow") == "done", "the workflow does not end")
-    assert early.effects.count("workflow step is done") == 1
-    assert early.ends("step") == 1
+    empty.until(lambda: empty.starts("step"), "the step does not start")
+    empty.kill_all_of(engine)
+    kill_child(empty, "step")
+    empty.until(lambda: len(empty.starts("step")) == 2, "the step does not run again")
+    empty.holdfast("worker", "tests.integrations.celery_shop:app")
+    empty.release("step")
+    empty.until(lambda: empty.state("flow") == "done", "the workflow does not end")
+    assert empty.effects.count("workflow step is done") == 1
+    assert empty.ends("step") == 1
 
 
-def test_a_holdfast_worker_sends_what_dead_celery_workers_left(early: Scene) -> None:
-    only = early.worker()
-    task_id = begin(early, "retried", "k")
-    early.kill_all_of(only)
-    early.holdfast("worker", "tests.integrations.celery_shop:app")
-    with closing(early.broker.client()) as client:
-        early.until(lambda: client.llen("celery"), "no message was sent")
-    early.release("k")
-    early.worker()
-    early.until(lambda: early.state(task_id) == "done", "it does not end")
-    assert (len(early.starts("k")), early.ends("k")) == (2, 1)
+def test_a_holdfast_worker_sends_what_dead_celery_workers_left(empty: Scene) -> None:
+    only = empty.worker()
+    task_id = begin(empty, "retried", "k")
+    empty.kill_all_of(only)
+    empty.holdfast("worker", "tests.integrations.celery_shop:app")
+    empty.until(lambda: empty.messages, "no message was sent")
+    empty.release("k")
+    empty.worker()
+    empty.until(lambda: empty.state(task_id) == "done", "it does not end")
+    assert (len(empty.starts("k")), empty.ends("k")) == (2, 1)
 
 
-def test_a_keeper_that_is_killed_is_started_again(early: Scene) -> None:
-    worker = early.worker()
-    begin(early, "retried", "r")
-    [keeper] = {each.pid for each in psutil.Process(worker.pid).children()} - set(early.starts("r"))
+def test_a_keeper_that_is_killed_is_started_again(empty: Scene) -> None:
+    worker = empty.worker()
+    begin(empty, "retried", "r")
+    [keeper] = {each.pid for each in psutil.Process(worker.pid).children()} - set(empty.starts("r"))
     os.kill(keeper, signal.SIGKILL)
-    kill_child(early, "r")
-    early.until(lambda: len(early.starts("r")) == 2, "it does not run again")
-    early.release("r")
-    early.until(lambda: early.state("id-r") == "done", "it does not end")
+    empty.until(lambda: keeper_of(worker, empty, "r") not in (None, keeper), "no other keeper is started")
+    again = psutil.Process(keeper_of(worker, empty, "r"))
+    assert not [each for each in again.net_connections() if each.raddr and each.raddr.port == empty.broker.port], (
+        "the keeper keeps the connection of a worker that may be killed"
+    )
+    kill_child(empty, "r")
+    empty.until(lambda: len(empty.starts("r")) == 2, "it does not run again")
+    empty.release("r")
+    empty.until(lambda: empty.state("id-r") == "done", "it does not end")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(PATIENCE_S) == 0
 
 
-def test_a_frozen_child_that_wakes_up_ends_itself(tmp_path: Path, redis_server: RedisServer) -> None:
-    with scene(tmp_path, redis_server, late=True) as shop:
+def test_a_frozen_child_that_wakes_up_ends_itself(tmp_path: Path) -> None:
+    with closing(RedisServer()) as broker, scene(tmp_path, broker, late=True) as shop:
         shop.env["SHOP_LEASE_S"] = "2"
         shop.worker()
         task_id = begin(shop, "retried", "z")
@@ -178,18 +205,118 @@ def test_a_frozen_child_that_wakes_up_ends_itself(tmp_path: Path, redis_server: 
         assert (len(shop.starts("z")), shop.ends("z")) == (2, 1)
 
 
-def test_a_task_that_is_revoked_while_it_runs_is_cancelled(early: Scene) -> None:
-    early.worker()
-    task_id = begin(early, "retried", "v")
-    early.client.control.revoke(task_id, terminate=True, signal="SIGKILL")
-    early.until(lambda: early.state(task_id) == "cancelled", "it is not cancelled")
+@only_early
+def test_a_task_that_is_revoked_while_it_runs_is_cancelled(shop: Scene) -> None:
+    task_id = begin(shop, "retried", "v")
+    shop.client.control.revoke(task_id, terminate=True, signal="SIGKILL")
+    shop.until(lambda: shop.state(task_id) == "cancelled", "it is not cancelled")
+
+
+@only_early
+def test_a_retry_whose_child_is_killed_runs_again_with_its_own_arguments(shop: Scene) -> None:
+    (shop.folder / "wait-c-again").touch()
+    shop.send("changing", "c", "id-c")
+    shop.until(lambda: shop.starts("c-again"), "the retry does not start")
+    kill_child(shop, "c-again")
+    shop.until(lambda: len(shop.starts("c-again")) == 2, "the retry does not run again")
+    shop.release("c-again")
+    shop.until(lambda: shop.state("id-c") == "done", "it does not end")
+    assert [line for line in shop.effects if line.startswith("run c")] == ["run c 0", *["run c-again 1"] * 2]
+
+
+@only_early
+def test_a_retry_that_is_revoked_while_it_waits_is_cancelled(shop: Scene) -> None:
+    shop.send("changing", "later", "id-later")
+    shop.until(lambda: "id-later] retry: Retry in 600s" in shop.logs(), "it does not ask for a retry")
+    shop.client.control.revoke("id-later", reply=True, timeout=30, limit=1)
+    job = shop.job("id-later")
+    assert job.state == "ready"
+    # Celery throws the message away when it is due, or when another copy comes, such as one that the keeper sends.
+    shop.send("changing", "later", "id-later")
+    shop.until(lambda: shop.state("id-later") == "cancelled", "it is not cancelled")
+
+
+@only_early
+def test_a_task_that_began_in_time_runs_again_after_its_expiry(shop: Scene) -> None:
+    shop.send("retried", "e", "id-e", waits=True, expires=3)
+    shop.until(lambda: shop.starts("e"), "it does not start")
+    pause(3.5)  # real time: Celery reads the expiry from the message
+    kill_child(shop, "e")
+    shop.until(lambda: len(shop.starts("e")) == 2, "it does not run again")
+    shop.release("e")
+    shop.until(lambda: shop.state("id-e") == "done", "it does not end")
+
+
+def test_tasks_that_begin_at_the_same_moment_are_not_taken_for_second_deliveries(empty: Scene) -> None:
+    names = [f"t{number}" for number in range(40)]
+    for name in names:
+        empty.send("retried", name, f"id-{name}")
+    empty.worker("-P", "threads", "-c", "10", "--prefetch-multiplier", "4")
+    empty.until(lambda: all(empty.state(f"id-{name}") == "done" for name in names), "they do not end")
+    assert [name for name in names if len(empty.starts(name)) != 1] == []
+    assert "is ignored" not in empty.logs()
+    assert "is sent to Celery" not in empty.logs()
+
+
+@pytest.mark.parametrize("store", ["postgres", "redis"])
+def test_the_guard_keeps_its_promises_on_a_server(store: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    with closing(RedisServer()) as broker, ExitStack() as closes:
+        server = closes.enter_context(closing(RedisServer())) if store == "redis" else None
+        url = server.url if server is not None else request.getfixturevalue("postgres")
+        shop = closes.enter_context(scene(tmp_path, broker, store=url))
+        shop.worker()
+        task_id = begin(shop, "retried", "a")
+        kill_child(shop, "a")
+        shop.until(lambda: len(shop.starts("a")) == 2, "it does not run again")
+        shop.send("retried", "a", task_id)
+        shop.release("a")
+        shop.until(lambda: shop.state(task_id) == "done", "it does not end")
+        shop.until(lambda: ignored(shop, task_id), "the second delivery was not ignored")
+        assert (len(shop.starts("a")), shop.ends("a")) == (2, 1)
+        begin(shop, "held", "h")
+        kill_child(shop, "h")
+        shop.until(lambda: shop.state("id-h") == "held", "it is not held")
+        if server is not None:
+            server.stop(signal.SIGKILL)
+            shop.send("retried", "s", "id-s")
+            shop.until(lambda: "task id-s cannot be leased" in shop.logs(), "the store is not missed")
+            assert shop.starts("s") == []
+            server.start()
+            shop.until(lambda: shop.starts("s"), "it is not sent again")
+
+
+class Counter(Celery):  # type: ignore[misc]
+    """A Celery application that counts the messages it is given to send, by their ids."""
+
+    def send_task(self, *args: Any, task_id: str = "", **options: Any) -> Any:
+        vars(self).setdefault("sent", []).append(task_id)
+
+
+def test_a_keeper_sends_what_is_due_behind_others_that_wait_and_beside_one_that_is_broken(tmp_path: Path) -> None:
+    celery = Counter("x", broker="memory://")
+    guard = Guard(celery, f"sqlite:///{tmp_path}/guard.db")
+
+    @celery.task(name="t")
+    @guard()
+    def task(number: int) -> None: ...
+
+    policy = policy_of(task)
+    assert policy is not None
+    with App(guard.url) as app:
+
+        def job(name: str, payload: str, **more: Any) -> NewJob:
+            return NewJob(id=name, task="t", queue="celery", policy=policy, payload=payload, **more)
+
+        app.store.add([job("due", '{"number": 1}'), job("broken", "[[], 1")])
+        app.store.add([job(f"waits-{number}", "{}", delay_s=3600) for number in range(PAGE + 5)])
+        keeper = guard.keeper()
+        keeper.publish()
+        keeper.stop()
+        assert vars(celery)["sent"] == ["due"]
+        assert app.get("broken").row.run_at > app.get("due").row.created_at
 
 
 def test_a_guard_that_could_not_work_is_refused() -> None:
-    from celery import Celery
-
-    from holdfast.errors import UsageError
-
     celery = Celery("x")
     guard = Guard(celery, "memory://")
     with pytest.raises(UsageError, match="has a Guard already"):

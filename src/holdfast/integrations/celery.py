@@ -20,13 +20,16 @@ import logging
 import os
 import signal
 import socket
+import stat
 import threading
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from typing import Any, Literal, TypeVar, cast
+from pathlib import Path
+from typing import Any, Literal, NoReturn, TypeVar, cast
 
 from celery import Celery, bootsteps, signals
 from celery.exceptions import Ignore, Reject, Retry
+from kombu.exceptions import OperationalError as BrokerAway
 from kombu.utils import json as kombu_json
 from msgspec.structs import replace
 
@@ -38,11 +41,11 @@ from holdfast.core.machine import State, Transition
 from holdfast.core.payload import encode_value
 from holdfast.core.policy import Policy
 from holdfast.core.published import PublishedTask
-from holdfast.core.records import Filter, Job, Lease, NewJob, Published, Pulse, Worker
+from holdfast.core.records import Filter, Job, Lease, NewJob, Published, Pulse, Record, Step, Worker
 from holdfast.core.settlement import settlement
 from holdfast.core.verdict import Failed, Outcome, Released, Snoozed, Succeeded, Verdict, judge
 from holdfast.enqueueing.by_name import NamedTask
-from holdfast.errors import HoldfastError, PayloadError, UsageError
+from holdfast.errors import HoldfastError, NotFound, PayloadError, Refused, UsageError
 from holdfast.ids import chance, new_id
 from holdfast.runtime.service import Service
 from holdfast.stores.protocol import Reply, Store
@@ -57,9 +60,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 QUEUE = "celery"
 LOOK_S = 0.5  # how often the keeper looks for jobs that need a message
 RESTART_S = 5.0  # how soon a keeper that died is started again
-FRESH_S = 5.0  # a job this young is about to be claimed by the delivery that stored it
+FRESH_S = 5.0  # a job this young, or handed back this lately, is about to be claimed by its own delivery
+AWAY_S = 5  # a delivery that finds the store away is sent again after this
 CLAIM_AT_ONCE = 20
 CLAIM_TRIES = 200
+HANDED_BACK_S = 2.0  # how long another delivery may hold a job that it claimed along with its own
 PAGE = 200
 MESSAGE = "celery_message"  # marks the payload of a job that a delivery stored
 _MARK = "__holdfast_guard__"
@@ -159,7 +164,11 @@ class Guard:
             request = task.request
             if request.called_directly or request.is_eager or request.id is None:
                 return inner(task, *args, **kwargs)
-            return self._session().run(task, lambda: inner(task, *args, **kwargs))
+            try:
+                session = self._session()
+            except HoldfastError as error:
+                _send_again(task, error)
+            return session.run(task, lambda: inner(task, *args, **kwargs))
 
         setattr(call, _MARK, True)
         return call
@@ -171,12 +180,17 @@ class Guard:
                 self._sessions = {pid: _Session(self)}  # one that a parent had belongs to the parent
             return self._sessions[pid]
 
-    def _revoked(self, sender: Any = None, request: Any = None, terminated: bool = False, **_: Any) -> None:
-        """Cancel the job of a task that was revoked while it ran: its killed process is not a crash."""
-        if request is not None and terminated and getattr(sender, "name", sender) in self.guarded:
+    def _revoked(self, sender: Any = None, request: Any = None, expired: bool = False, **_: Any) -> None:
+        """Cancel the job of a revoked task: its killed process is not a crash, and a waiting retry is not sent again.
+
+        A task that has begun in time does not expire: Celery may say so of a second delivery.
+        """
+        if request is not None and not expired and getattr(sender, "name", sender) in self.guarded:
             try:
                 with App(self.url) as app:
                     app.cancel(request.id, by="celery", note="revoked")
+            except (NotFound, Refused):
+                pass  # it has not begun, or has ended
             except HoldfastError as error:
                 log.warning("task %s was revoked, but its job could not be cancelled: %s", request.id, error)
 
@@ -203,7 +217,11 @@ class _Session:
         self._held: dict[str, tuple[Lease, float, float]] = {}  # lease, its length, when it was last renewed
         self._lock = threading.Lock()
         self._beat_s = guard._policy.beat_every_s
-        self._enroll()
+        try:
+            self._enroll()
+        except HoldfastError:
+            self._app.close()
+            raise
         self._service = Service("holdfast-celery-beat", self._beat, self._clock, log, self._beat_s, jitter=0.0)
         self._service.start()
 
@@ -221,17 +239,14 @@ class _Session:
         try:
             job = self._claim(task)
         except HoldfastError as error:
-            if isinstance(error, UsageError):
-                raise
-            log.error("task %s cannot be leased, and is sent again in %g s: %s", request.id, 5.0, error)
-            task.signature_from_request(request, countdown=5).apply_async()
-            raise Ignore() from error
+            _send_again(task, error)
         if job is None:
             log.info("this delivery of task %s is ignored: its job runs elsewhere or has ended", request.id)
             raise Ignore()
         try:
             value = body()
         except Retry as again:
+            self._keep_message(task, job, again)
             self._settle(job, Snoozed(self._until(again) + self._guard.republish_s))
             raise
         except Ignore:
@@ -250,6 +265,34 @@ class _Session:
             raise
         self._settle(job, self._succeeded(job, value))
         return value
+
+    def _keep_message(self, task: Any, job: Job, again: Retry) -> None:
+        """Record the message of a retry, as a step: it has other arguments than the first, and counts the retries."""
+        signature = again.sig
+        if signature is None:
+            return
+        options = {key: value for key, value in signature.options.items() if value is not None}
+        text = _message(task.name, signature.args, signature.kwargs, options)
+        now = self._store.now().wall
+        number = int(options.get("retries") or 0)
+        step = Step(
+            position=number,
+            path=f"retry/{number}",
+            kind="step",
+            name="retry",
+            state="recorded",
+            attempt=job.attempt,
+            fence=job.fence,
+            arguments=text,
+            started_at=now,
+            ended_at=now,
+        )
+        try:
+            self._store.record([Record(lease=job.lease, worker=self._worker.id, steps=(step,))])
+        except HoldfastError as error:
+            log.warning(
+                "the retry of task %s was not recorded; if it is lost, the run before is sent: %s", job.id, error
+            )
 
     def _until(self, again: Retry) -> float:
         when = again.when
@@ -276,9 +319,12 @@ class _Session:
         self._store.add([NewJob(id=request.id, task=task.name, payload=message(task), queue=QUEUE, policy=policy)])
         for turn in range(CLAIM_TRIES):
             row = self._store.get(request.id)
+            now = self._store.now().wall
+            if row is not None and row.state is State.RUNNING and now - (row.claimed_at or 0.0) < HANDED_BACK_S:
+                threading.Event().wait(0.05)  # it may have been claimed for another delivery, and comes back at once
+                continue
             if row is None or row.state is not State.READY:
                 return None
-            now = self._store.now().wall
             if row.run_at > now:
                 self._store.move([Move(row.seen, Verdict(move=Transition.RESCHEDULE, state=State.READY, run_at=now))])
             claimed = self._store.claim(self._worker.id, new_id(), [QUEUE], [task.name], CLAIM_AT_ONCE)
@@ -380,22 +426,36 @@ class _Session:
 # -------------------------------------------------------------------------------------------- messages
 
 
+def _send_again(task: Any, error: HoldfastError) -> NoReturn:
+    """Send a message whose task cannot be leased back to the broker, and end this delivery."""
+    if isinstance(error, UsageError):
+        raise error
+    log.error("task %s cannot be leased, and is sent again in %d s: %s", task.request.id, AWAY_S, error)
+    task.signature_from_request(task.request, countdown=AWAY_S).apply_async()
+    raise Ignore() from error
+
+
 def message(task: Any) -> str:
     """Return the payload of a job: the message of a delivery, as it can be sent again."""
     request = task.request
     delivery = request.delivery_info or {}
     options = {key: value for key, value in request.as_execution_options().items() if value is not None}
-    options.pop("task_id", None)
     if delivery.get("exchange") == "" and delivery.get("routing_key"):
         options["queue"] = delivery["routing_key"]
     else:
         options |= {key: delivery[key] for key in ("exchange", "routing_key") if delivery.get(key)}
     if delivery.get("priority") is not None:
         options["priority"] = delivery["priority"]
+    return _message(task.name, request.args, request.kwargs, options)
+
+
+def _message(name: str, args: Any, kwargs: Any, options: dict[str, Any]) -> str:
+    """Return a message as it can be sent again: at once, and whenever, because its task has begun in time."""
+    kept = {key: value for key, value in options.items() if key not in ("task_id", "expires", "eta", "countdown")}
     try:
-        text = _json.dumps({MESSAGE: {"args": request.args, "kwargs": request.kwargs, "options": options}})
+        text = _json.dumps({MESSAGE: {"args": args, "kwargs": kwargs, "options": kept}})
     except (TypeError, ValueError) as error:
-        raise UsageError(f"task {task.name} is guarded, so its arguments must be JSON: {error}") from error
+        raise UsageError(f"task {name} is guarded, so its arguments must be JSON: {error}") from error
     return str(text)
 
 
@@ -432,20 +492,33 @@ class Keeper:
 
     def publish(self) -> None:
         """Send a message for each job that is due."""
+        for name in self._guard.guarded:
+            page = Filter(states=(State.READY,), queue=QUEUE, task=name, limit=PAGE)
+            while rows := self._app.store.find(page):
+                self._publish(rows)
+                page = replace(page, before=rows[-1].id)
+
+    def _publish(self, rows: list[Job]) -> None:
         store = self._app.store
         now = store.now().wall
-        for name in self._guard.guarded:
-            for row in store.find(Filter(states=(State.READY,), queue=QUEUE, task=name, limit=PAGE)):
-                by_delivery = MESSAGE in row.payload
-                if row.run_at > now or (by_delivery and row.attempt == 0 and now - row.created_at < FRESH_S):
-                    continue
+        for row in rows:
+            by_delivery = MESSAGE in row.payload
+            fresh = now - max(row.created_at, row.claimed_at or 0.0) < FRESH_S
+            if row.run_at > now or (by_delivery and row.zombies == 0 and fresh):
+                continue
+            try:
                 self._send(row, by_delivery)
-                later = Verdict(move=Transition.RESCHEDULE, state=State.READY, run_at=now + self._guard.republish_s)
-                store.move([Move(row.seen, later)])
+            except (HoldfastError, BrokerAway):
+                raise
+            except Exception:  # of one message; the others are sent
+                log.exception("task %s (%s) cannot be sent to Celery; it is tried again later", row.id, row.task)
+            later = Verdict(move=Transition.RESCHEDULE, state=State.READY, run_at=now + self._guard.republish_s)
+            store.move([Move(row.seen, later)])
 
     def _send(self, row: Job, by_delivery: bool) -> None:
         if by_delivery:
-            found = _json.loads(row.payload)[MESSAGE]
+            retries = self._app.store.steps(row.id)
+            found = _json.loads((retries[-1].arguments if retries else None) or row.payload)[MESSAGE]
         else:
             found = {"args": [], "kwargs": json.loads(row.payload), "options": {}}
         task = self._guard.celery.tasks[row.task]
@@ -510,13 +583,27 @@ class _Step(bootsteps.StartStopStep):  # type: ignore[misc]
             os._exit(code)
 
 
+def _let_go_of_sockets() -> None:
+    """Let go of the parent's connections. While a copy is open, the broker sends messages to a parent that was killed.
+
+    The numbers stay taken, because objects of the parent may close them later.
+    """
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in [int(each.name) for each in Path("/dev/fd").iterdir()]:
+        with suppress(OSError):
+            if number > 2 and stat.S_ISSOCK(os.fstat(number).st_mode):
+                os.dup2(nothing, number)
+    os.close(nothing)
+
+
 def _keep(guard: Guard, parent: int) -> None:
     """Be the keeper until SIGTERM comes or the Celery worker has ended."""
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     for each in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1):
         signal.signal(each, signal.SIG_IGN)  # meant for the Celery worker, which ends this process
-    cast(Any, guard.celery)._after_fork()  # connections of the parent stay the parent's
+    _let_go_of_sockets()
+    cast(Any, guard.celery)._after_fork()
     with guard.keeper():
         while os.getppid() == parent and not stop.wait(LOOK_S):
             pass
