@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Unpack, get_
 
 from holdfast.bulk import move_one
 from holdfast.clock import Clock, SystemClock
-from holdfast.continuity import PRODUCER, Continuity
+from holdfast.continuity import PRODUCER, Continuity, check_whole
 from holdfast.core import acts
 from holdfast.core.batches import ABANDON_S
 from holdfast.core.durations import iso
@@ -409,6 +409,7 @@ class App:
         store = open_store(self._url, clock=self.clock, create=self._migrate)
         try:
             fit(store, migrate=self._migrate)
+            check_whole(store)
         except BaseException:
             store.close()
             raise

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.clock import Clock
 from holdfast.core.continuity import Doubt, Standing, compare, is_accepted
 from holdfast.core.records import Lease
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.runtime.service import Service
 from holdfast.stores.protocol import Store, in_words
 
@@ -140,6 +140,15 @@ class Continuity:
             self._said_at = self._clock.lease()
             what = in_words(self._found) if self._found is not None else "another program has found this store changed"
             log.error("%s. %s Check the jobs, then run: holdfast db accept --by NAME --note TEXT", *(what, self._then))
+
+
+def check_whole(store: Store) -> None:
+    """Raise `StoreUnavailable` while another store is being copied into this one: nothing may change it meanwhile."""
+    if store.is_served:
+        return
+    for doubt in store.doubts():
+        if doubt.evidence == "copy":
+            raise StoreUnavailable(in_words(doubt))
 
 
 class Watcher:

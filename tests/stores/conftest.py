@@ -1,16 +1,22 @@
 """A PostgreSQL server for each file, a schema for each test, a network that the test may break."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from holdfast import App
 from tests.proxy import Proxy
-from tests.servers import PostgresServer
+from tests.servers import PostgresServer, RedisServer
 from tests.worker.house import House
 
 _numbers = itertools.count(1)
+
+
+Places = Callable[[str], str]
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +53,17 @@ def houses(schema: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[s
     yield make
     for house in made:
         house.close()
+
+
+@pytest.fixture
+def place(server: PostgresServer, redis_server: RedisServer, tmp_path: Path, schema: str) -> Places:
+    """Give the address of an empty store: `sqlite-1`, `postgres-2`, …; the same for the same name."""
+
+    def address(name: str) -> str:
+        if name.startswith("sqlite"):
+            return f"sqlite:///{tmp_path}/{name}.db?synchronous=normal"
+        if name.startswith("redis"):
+            return f"{redis_server.url}?prefix={schema}-{name}"
+        return f"{server.url}?schema={schema}_{name.replace('-', '_')}"
+
+    return address

@@ -8,7 +8,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
@@ -44,24 +43,8 @@ from tests.factory import (
     start,
     start_flow,
 )
-from tests.servers import PostgresServer, RedisServer
+from tests.stores.conftest import Places
 from tests.worker.house import until
-
-Places = Callable[[str], str]
-
-
-@pytest.fixture
-def place(server: PostgresServer, redis_server: RedisServer, tmp_path: Path, schema: str) -> Places:
-    """Give the address of an empty store: `sqlite-1`, `postgres-2`, …; the same for the same name."""
-
-    def address(name: str) -> str:
-        if name.startswith("sqlite"):
-            return f"sqlite:///{tmp_path}/{name}.db?synchronous=normal"
-        if name.startswith("redis"):
-            return f"{redis_server.url}?prefix={schema}-{name}"
-        return f"{server.url}?schema={schema}_{name.replace('-', '_')}"
-
-    return address
 
 
 @pytest.fixture

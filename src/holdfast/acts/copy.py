@@ -25,11 +25,11 @@ from holdfast.core.rollups import FOLD_MAX
 from holdfast.core.settlement import settlement
 from holdfast.core.text import counted, listed
 from holdfast.core.verdict import Lost, judge
-from holdfast.errors import Refused, StoreError, UsageError
+from holdfast.errors import Refused, SchemaMismatch, StoreError, UsageError
 from holdfast.failpoints import point
 from holdfast.stores import open_store
 from holdfast.stores.copying import TABLES, HasTables, Key, Row, Table, Tables, one_form
-from holdfast.stores.protocol import Reply, Store
+from holdfast.stores.protocol import Reply, Store, schema_too_new
 from holdfast.stores.urls import shown_url
 
 PAGE = 500  # rows that are compared, and written, at once
@@ -87,11 +87,16 @@ class StoreCopy:
             if doubt.seen != self._target_identity:
                 raise Refused(f"the source was copied to {doubt.found}; to use it again: holdfast db accept")
         self._check_target()
+        self._check_still()
+
+    def _check_still(self) -> None:
         if alive := living(self.source):
             raise Refused(
                 f"{counted(len(alive), 'worker')} of the source still beat: {_names(alive)}; stop them first, or copy "
                 "with --drain"
             )
+        if alive := living(self.target):
+            raise Refused(f"workers of the target beat already: {_names(alive)}; start them after the copy")
 
     def drain(self, actor: str, within_s: float, waiting: Callable[[list[Worker]], object] = lambda _: None) -> None:
         """Ask all workers of the source to stop, and wait until they have. The orders are then taken back."""
@@ -113,6 +118,7 @@ class StoreCopy:
         here, there = shown_url(self.source.url), shown_url(self.target.url)
         _doubt(self.source, Doubt("replaced", "moved", self._target_identity, there))
         _doubt(self.target, Doubt("replaced", "copy", self._identity, here))
+        self._check_still()  # a worker that starts from here on sees the doubt before it claims
         begun_at = self.target.now().wall
         changed: list[str] = []
         _fold(self.source)
@@ -148,8 +154,6 @@ class StoreCopy:
             raise Refused("the copy is complete already; its workers may claim")
         if rows:
             raise Refused("the target is not empty; name a store without jobs")
-        if alive := living(self.target):
-            raise Refused(f"workers of the target beat already: {_names(alive)}; start them after the copy")
 
     def _pass(self, table: Table, begun_at: float) -> CopiedTable:
         """Make the target's table the same as the source's; return what it has."""
@@ -213,17 +217,31 @@ class StoreCopy:
 def copy_store(source_url: str, target_url: str, actor: str, clock: Clock | None = None) -> CopyReport:
     """Copy the store at one address to another address, where there may be none yet."""
     with closing(open_store(source_url, create=False)) as source, closing(open_store(target_url)) as target:
-        require_tables(source, target)
-        target.migrate()
+        prepare(source, target)
         copy = StoreCopy(source, target, clock)
         copy.check()
         return copy.run(actor)
 
 
-def require_tables(*stores: Store) -> None:
-    """Raise `UsageError` for a store that cannot be copied."""
-    for store in stores:
+def prepare(source: Store, target: Store) -> None:
+    """Make the target if there is none; raise for stores that cannot be copied as they are."""
+    for store in (source, target):
         _tables_of(store)
+    for what, store in (("source", source), ("target", target)):
+        schema = store.schema()
+        if schema.is_too_new:
+            raise schema_too_new(store.url, schema)
+        if schema.found > schema.wanted:
+            raise SchemaMismatch(
+                f"the {what}'s schema is version {schema.found}, this program knows {schema.wanted}; copy with the "
+                "newest Holdfast that uses these stores"
+            )
+        if schema.found and schema.is_stale:
+            raise SchemaMismatch(
+                f"the {what}'s schema is version {schema.found}, this program wants {schema.wanted}; run "
+                f"holdfast db migrate --db {shown_url(store.url)}"
+            )
+    target.migrate()
 
 
 def living(store: Store) -> list[Worker]:

@@ -194,12 +194,11 @@ def copy(source_url: str | None, target_url: str, drain: bool, drain_within: flo
     `holdfast db accept`. Workers of the target claim when the copy is complete. Exits with 6 when the source is in use,
     or the target has jobs of its own.
     """
-    from holdfast.acts.copy import StoreCopy, require_tables
+    from holdfast.acts.copy import StoreCopy, prepare
 
     settings().db_given = source_url or settings().db_given
     with opened_store(bulk=True) as source, closing(open_store(target_url, bulk=True)) as target:
-        require_tables(source, target)  # before anything is made
-        target.migrate()
+        prepare(source, target)
         copying = StoreCopy(source, target)
         if drain:
             copying.drain(by, drain_within, lambda alive: say(f"waiting for {counted(len(alive), 'worker')} to stop"))

@@ -73,7 +73,7 @@ def reaper(
     With APP (module:name, on its own store unless --db says otherwise) the app's hooks and alerts are notified, too.
     """
     from holdfast.alerts.notifier import Notifier
-    from holdfast.continuity import REAPER, Watcher
+    from holdfast.continuity import REAPER, Watcher, check_whole
     from holdfast.core.retention import Retention
     from holdfast.runtime.duties import Election
     from holdfast.runtime.hooks import Hooks
@@ -90,6 +90,7 @@ def reaper(
     who = name or f"{socket.gethostname()}:{os.getpid()}"
     log_to_stderr(logging.INFO, log_format, who)
     with opened_store() as store:
+        check_whole(store)
         stop, clock = stopped_by_signals(), SystemClock()
         hooks = hooks or Hooks()
         pruner = Pruner(store, clock, retention, hooks=hooks, name=who, interval_s=PRUNE_EVERY * interval)

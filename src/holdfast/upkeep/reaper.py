@@ -19,6 +19,7 @@ from socket import gethostname
 import msgspec
 
 from holdfast.clock import Clock, pause
+from holdfast.continuity import check_whole
 from holdfast.core import recovery
 from holdfast.core.machine import State
 from holdfast.core.records import Detector, Duty, Filter, Job, Lease, Moment, Standby, Vanished, Worker, damaged
@@ -505,6 +506,8 @@ def reap(
 
     `on_settled` is called after each page with the number of jobs that were settled or given back.
     """
+    if fix:
+        check_whole(store)
     reaper = Reaper(store, clock, hooks=hooks, grace_s=grace_s, on_settled=on_settled)
     report = reaper.complete(fix=fix)
     if hooks is not None:

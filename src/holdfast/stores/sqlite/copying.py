@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.errors import StoreDamaged
 from holdfast.failpoints import point
 from holdfast.stores.copying import Key, Row, Table, check_open, for_sql, json_columns, neutral, one_form
 from holdfast.stores.sql import load_migrations, load_queries
@@ -68,7 +69,14 @@ class SqliteTables:
 def _read(table: str, row: Row) -> Row:
     for name in json_columns(table):
         if row[name] is not None:
-            row[name] = one_form(json.loads(row[name]))
+            try:
+                row[name] = one_form(json.loads(row[name]))
+            except ValueError as error:
+                whose = row["id"] if "id" in row else row["seq"]
+                raise StoreDamaged(
+                    f"{table} {whose} cannot be copied: another program has damaged its {name} ({error}); "
+                    "holdfast db check names all such rows"
+                ) from error
     return neutral(table, row)
 
 
