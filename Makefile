@@ -21,7 +21,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help setup demo test check quick suite mutants mutants-sample bench docs recipes matrix lock proof dist clean
+.PHONY: help setup demo test check quick suite mutants mutants-sample bench docs screenshots recipes matrix lock proof dist clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -63,6 +63,9 @@ bench: setup ## Measure speed, compared with other systems, fifteen minutes; BEN
 
 docs: setup ## Build the documentation site into build/docs/site, and check its links
 	$(BIN)/python docs/site/build.py
+
+screenshots: setup ## Take the pictures of the pages for README and docs, in both themes
+	$(BIN)/python -m tests.pages.screenshots
 
 recipes: setup ## Check what `holdfast generate` makes with promtool, systemd-analyze and Docker Compose
 	$(BIN)/python -m tests.recipes
