@@ -17,7 +17,7 @@ from holdfast.core.autopsy import lines_of
 from holdfast.core.dependencies import ids_of
 from holdfast.core.labels import meta_of, tags_of
 from holdfast.core.machine import LIVE, State
-from holdfast.core.records import Event, Job, Moment
+from holdfast.core.records import Event, Job, Moment, Step
 from holdfast.core.stop_reason import full_reason
 from holdfast.errors import IllegalMove, Refused
 from holdfast.insight.possible_acts import PossibleAct, on_job
@@ -33,6 +33,7 @@ from holdfast.upkeep.reaper import reap as reap_once
 
 EVENTS_SHOWN = 100
 ATTEMPTS_SHOWN = 40  # the newest
+STEPS_SHOWN = 200  # the last
 LEAST_WIDTH = 6.0  # of a bar, of 1000
 HARD = frozenset({"fail", "cancel", "delete", "rollback"})  # acts that end something
 
@@ -61,6 +62,12 @@ class ActForm(msgspec.Struct):
 
 
 # ---------------------------------------------------------------------------------------------- shown
+
+
+def _steps_shown(steps: Sequence[Step]) -> Context:
+    """Return the last steps of a workflow. `steps_left`: those before them."""
+    found = [step for step in steps if step.kind != "gather"]
+    return {"steps": found[-STEPS_SHOWN:], "steps_left": max(0, len(found) - STEPS_SHOWN)}
 
 
 def show(call: Call) -> Context:
@@ -93,7 +100,7 @@ def show(call: Call) -> Context:
         "traceback": _traceback(job, events),
         "log": lines_of(job.log),
         "facts": list(_facts(job, now)),
-        "steps": [step for step in steps if step.kind != "gather"],
+        **_steps_shown(steps),
         "events": [_event_view(event, names) for event in reversed(events[-EVENTS_SHOWN:])],
         "events_left": max(0, len(events) - EVENTS_SHOWN),
         "has_workflows": call.server.pages.has("/workflows/{id}"),

@@ -24,6 +24,7 @@ from holdfast.server.problems import Problem
 from holdfast.server.routes import Answer
 
 SHOWN = 50
+QUEUES_MAX = 200  # queues to choose from; among more, the name is typed
 SCANNED = 10_000  # jobs that a search in texts looks at, before it asks whether to go on
 ACT_S = 15.0  # how long one request acts; the person continues after it
 TABS = ("", "ready", "scheduled", "retrying", "running", "waiting", "held", "dead", "done", "cancelled", "rolled_back")
@@ -90,6 +91,7 @@ def show(call: Call) -> Context:
         found, more = page_of(call, chosen, SHOWN, anchors)
         looked_at = found[-1] if found else None
     facts, now = call.server.pages.snapshot.read(), call.store.now()
+    queues = sorted(queue for queue in facts.counts if call.user.sees(queue))
     names = insight.worker_names(call.store) if any(job.worker for job in found) else {}
     following = cursor_to([job.id for job in ([*found, looked_at] if looked_at else found)], _digest(asked))
     narrowed = {name: value for name in FILTERS if (value := getattr(asked, name))}
@@ -102,7 +104,7 @@ def show(call: Call) -> Context:
         "searched_to": looked_at.created_at if asked.text and more and looked_at else None,
         "is_first": asked.cursor is None,
         "acts": [] if asked.cursor is None and not found else list(_acts_for(call, asked.state)),
-        "queues": sorted(queue for queue in facts.counts if call.user.sees(queue)),
+        "queues": queues if len(queues) <= QUEUES_MAX else None,
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from holdfast import insight
 from holdfast.core.access import ADMINS, OPERATORS
@@ -32,7 +34,15 @@ if TYPE_CHECKING:
     from holdfast.server.asgi import Server
 
 SHARED_MAX = 64  # live parts that are kept
+SHORT_MAX = 24  # characters of an id that a caller chose
+_UUID = 36
 THEMES = ("auto", "light", "dark")
+# Characters that cannot be seen, or that move others: controls, zero-width spaces, changes of direction. Joiners are
+# not among them: languages and emoji need them.
+_UNSEEN = re.compile(
+    "[\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f-\\x9f\\u00ad\\u061c\\u200b\\u200e\\u200f\\u2028-\\u202e\\u2060-\\u206f\\ufeff]"
+)
+_BETWEEN_TAGS = re.compile(r">[^<]+")
 
 
 class Pages:
@@ -105,7 +115,7 @@ class Pages:
             "store_url": insight.shown_url(call.store.url),
             "said": texts(f"said_{said}") if said and self.texts.has(page.name, f"said_{said}") else None,
         }
-        return template.render({**context, **found}).encode()
+        return _seen(template.render({**context, **found})).encode()
 
     def _nav(self, page: Page, call: Call, facts: Any) -> Iterator[dict[str, Any]]:
         for each in self._pages:
@@ -141,7 +151,7 @@ class Pages:
     ) -> Answer:
         """Answer with a page without navigation: a login, or a refusal."""
         context = {**self._common(base, headers), "t": partial(self.texts.of, name), "page": name, **given}
-        content = _environment().get_template(f"{name}.html").render(context).encode()
+        content = _seen(_environment().get_template(f"{name}.html").render(context)).encode()
         return Answer(content=content, status=status, headers=more, media_type=HTML)
 
     def refusal(self, problem: Problem, headers: Mapping[str, str], base: str, request_id: str, path: str) -> Answer:
@@ -153,6 +163,14 @@ class Pages:
         job = problem.more.get("job") if isinstance(problem.more.get("job"), dict) else None
         given = {"problem": problem, "request_id": request_id, "job": job}
         return self.bare("refusal", base, headers, given, problem.kind.status, **problem.headers)
+
+
+def _seen(html: str) -> str:
+    """Write characters that cannot be seen as their numbers: no name looks like another one. Only texts change, so that
+    forms send back what is stored."""
+    if _UNSEEN.search(html) is None:
+        return html
+    return _BETWEEN_TAGS.sub(lambda text: _UNSEEN.sub(lambda it: f"[U+{ord(it[0]):04X}]", text[0]), html)
 
 
 def wants_page(headers: Mapping[str, str]) -> bool:
@@ -210,6 +228,8 @@ def _environment() -> Environment:
         first_line=insight.first_line,
         number=lambda number: f"{number:,}",
         seconds=_seconds,
+        short=_short,
+        coded=_coded,
         without=lambda fields, name: {each: value for each, value in fields.items() if each != name},
         percent=lambda share: f"{share:.0%}",
         tree=tree,
@@ -224,6 +244,21 @@ def _seconds(time_s: float | None) -> str:
     if time_s < 1.0:
         return f"{time_s * 1000:.0f} ms"
     return f"{time_s:.1f} s" if time_s < 10.0 else insight.brief(time_s)
+
+
+def _short(job_id: str) -> str:
+    """Write an id in short. The beginning names a job whose id Holdfast made; other ids may begin alike."""
+    if len(job_id) == _UUID and set("0123456789abcdef-").issuperset(job_id):
+        return job_id[:8]
+    return job_id if len(job_id) <= SHORT_MAX else f"{job_id[:SHORT_MAX]}…"
+
+
+def _coded(text: str) -> Markup:
+    """Write what stands in backticks as code."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        return escape(text)
+    return Markup("").join(Markup("<code>{}</code>").format(part) if at % 2 else part for at, part in enumerate(parts))
 
 
 def _wall(at: float | str) -> float:

@@ -8,6 +8,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 NODES_MAX = 2_000
+DEPTH_MAX = 40  # a template goes down by calls, and what is deeper would end the page
 TEXT_MAX = 20_000  # characters of one text
 OPEN_MAX = 12  # a branch with more children is closed at first
 
@@ -49,6 +50,8 @@ def _node(data: Any, left: Iterator[int], depth: int) -> Leaf | Branch:
         return Leaf("number", str(data))
     if isinstance(data, str):
         return _text(data)
+    if isinstance(data, dict | list) and depth >= DEPTH_MAX:
+        return Leaf("cut", f"… {len(data):,}")
     if isinstance(data, dict | list):
         kind, pairs = ("object", data.items()) if isinstance(data, dict) else ("list", enumerate(data))
         parts: list[tuple[str, Leaf | Branch]] = []

@@ -18,6 +18,7 @@ from holdfast.server.routes import Answer
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
 GONE_MAX = 200  # of the workers that stopped or died, the newest
+SHOWN_MAX = 200  # living workers
 
 
 class List(Struct):
@@ -45,8 +46,13 @@ def show(call: Call) -> Context:
     living = [view for view in views if view["gone_at"] is None]
     gone = sorted((view for view in views if view["gone_at"] is not None), key=lambda view: view["gone_at"])
     living.sort(key=lambda view: (view["state"] in insight.BEATING, view["name"]))
-    shown = [*living, *gone[::-1][:GONE_MAX]]
-    return {"workers": shown, "with_gone": call.query.gone, "released": any(view["release"] for view in shown)}
+    shown = [*living[:SHOWN_MAX], *gone[::-1][:GONE_MAX]]
+    return {
+        "workers": shown,
+        "left_out": max(0, len(living) - SHOWN_MAX),
+        "with_gone": call.query.gone,
+        "released": any(view["release"] for view in shown),
+    }
 
 
 def show_one(call: Call) -> Context:

@@ -120,7 +120,7 @@
         width: each.clientWidth, height: each.clientHeight, legend: { show: false }, cursor: { y: false },
         tzDate: (at) => utc ? uPlot.tzDate(new Date(at * 1000), "Etc/UTC") : new Date(at * 1000),
         scales: { y: { range: (_, least, most) => [0, most > 0 ? most * 1.1 : 1] } },
-        axes: [{ ...axis, values: (_, ticks) => ticks.map((tick) => { const at = new Date(tick * 1000), text = clockOf(at, utc).slice(0, 5); return text === "00:00" ? dayOf(at, utc).slice(5) : text; }) }, { ...axis, size: 48, values: (_, ticks) => ticks.map((tick) => unit !== "s" ? (Number.isInteger(tick) ? tick : "") : tick && tick < 1 ? `${Math.round(tick * 1000)} ms` : tick < 120 ? `${tick} s` : brief(tick)) }],
+        axes: [{ ...axis, values: (_, ticks) => ticks.map((tick) => { const at = new Date(tick * 1000), text = clockOf(at, utc).slice(0, 5); return text === "00:00" ? dayOf(at, utc).slice(5) : text; }) }, { ...axis, size: 58, values: (_, ticks) => ticks.map((tick) => unit !== "s" ? (Number.isInteger(tick) ? tick : "") : tick && tick < 1 ? `${Math.round(tick * 1000)} ms` : tick < 120 ? `${tick} s` : brief(tick)) }],
         series: [{}, ...series.map((line) => ({ label: line.label, stroke: colour(line.color), fill: line.fill ? colour(`${line.color}-tint`) : undefined, width: 1.5, points: { show: false } }))],
       }, [x, ...series.map((line) => line.values)], each);
     }
