@@ -6,6 +6,7 @@ be shown to fail: `BROKEN`, at the end, holds a snippet for each thing that each
 
 import ast
 import graphlib
+import importlib.metadata
 import io
 import os
 import re
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from tests.mutants import all_mutants
 
@@ -138,6 +140,13 @@ def test_the_version_stands_in_one_place() -> None:
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     assert "version" not in declared["project"]
     assert (ROOT / declared["tool"]["hatch"]["version"]["path"]).samefile(PACKAGE / "version.py")
+
+
+def test_what_the_lock_file_installs_works_with_the_oldest_python() -> None:
+    """Debian 12 has 3.11.2; a package that needs 3.11.5 ends `make setup` there, and on no newer machine."""
+    oldest = "3.11.0" if sys.version_info < (3, 12) else f"{sys.version_info.major}.{sys.version_info.minor}.0"
+    needs = {each.name: each.metadata["Requires-Python"] or "" for each in importlib.metadata.distributions()}
+    assert [(name, needed) for name, needed in needs.items() if oldest not in SpecifierSet(needed)] == []
 
 
 @pytest.mark.parametrize("lock", ["requirements-dev.lock", "requirements-venv.lock"])
