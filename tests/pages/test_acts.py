@@ -13,7 +13,7 @@ from holdfast.app import App
 from holdfast.core.machine import State
 from holdfast.core.records import Job
 from holdfast.server.pages import jobs
-from tests.factory import add, job_in, row
+from tests.factory import add, job_in, park, row, start_flow
 from tests.pages.world import BIG, EVIL
 from tests.server.client import PEER, Client, add_token
 
@@ -251,11 +251,35 @@ def test_a_search_finds_arguments_and_says_how_far_it_looked(
     assert f'id="row-{wanted.id}"' in client.get(older.replace("&amp;", "&"), headers=HTML).text
 
 
+def test_a_condition_on_an_argument_finds_it_by_its_value_and_not_by_its_digits(client: Client, app: App) -> None:
+    wanted = add(app.store, payload='{"order": {"id": 42}}')
+    text = add(app.store, payload='{"order": {"id": "42"}}')
+    for payload in ('{"order": {"id": 420}}', '{"order": 42}', '{"id": 42}'):
+        add(app.store, payload=payload)
+    for asked, ids in (("args.order.id:42", {wanted.id, text.id}), ('args.order.id:"42"', {text.id})):
+        page = client.get("/jobs", params={"text": asked}, headers=HTML).text
+        assert set(re.findall(r'id="row-([^"]+)"', page)) == ids
+
+
 def test_a_filter_that_cannot_be_read_says_what_to_write(client: Client) -> None:
     answer = client.get("/jobs?since=yesterday", headers=HTML)
     assert answer.status_code == 422
     assert "write 2h" in answer.text
     assert client.get("/jobs?state=asleep", headers=HTML).status_code == 422
+
+
+def test_the_badge_of_review_counts_held_jobs_and_questions_that_the_user_sees(app: App) -> None:
+    job_in(app.store, State.HELD, queue="mail")
+    for queue in ("mail", "other"):
+        park(app.store, start_flow(app.store, queue=queue), "approve:ship", question="Ship it?")
+    token = add_token(app, "some", "operator", ("mail",))
+    client = Client(app, peer=PEER)
+    try:
+        for given, number in ((add_token(app, "all", "operator"), 3), (token, 2)):
+            page = client.get("/review", token=given, headers=HTML).text
+            assert re.findall(r'class="badge b-review"[^>]*>(\d+)<', page) == [str(number)]
+    finally:
+        client.close()
 
 
 def test_the_review_has_held_jobs_and_questions_the_oldest_first(client: Client, app: App, clock: Any) -> None:

@@ -30,6 +30,7 @@ from holdfast.insight.health import (
 from holdfast.insight.incident import incident_view
 from holdfast.insight.live import live_view
 from holdfast.insight.schedules import next_runs, schedule_jobs, schedule_views, schedules_named, when
+from holdfast.insight.search import TextSearch
 from holdfast.insight.selection import (
     DETECTORS,
     PREFIX_LEAST,

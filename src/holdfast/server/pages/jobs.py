@@ -133,21 +133,15 @@ def _instant(call: Call, text: str | None) -> float | None:
 def _searched(call: Call, chosen: Selection, text: str, anchors: Sequence[str]) -> tuple[list[Job], bool, Job | None]:
     """Look for a text in ids, keys, tasks, arguments and errors; return also the last job that was looked at."""
     before = living_one(call, list(anchors)) if anchors else None
-    wanted, found = text.casefold(), list[Job]()
+    search, found = insight.TextSearch(text), list[Job]()
     last: Job | None = None
     for number, job in enumerate(insight.selected(call.store, chosen, before=before), 1):
         last = job
-        if call.user.sees(job.queue) and any(wanted in each.casefold() for each in _texts(job)):
+        if call.user.sees(job.queue) and search.matches(job):
             found.append(job)
         if len(found) == SHOWN or number == SCANNED:
             return found, True, last
     return found, False, last
-
-
-def _texts(job: Job) -> Iterator[str]:
-    yield from (each for each in (job.id, job.task, job.key, job.payload, job.error) if each)
-    if "\\u" in job.payload:
-        yield msgspec.json.encode(insight.parsed(job.payload)).decode()
 
 
 def _tab(call: Call, facts: Any, asked: Asked, name: str, narrowed: Mapping[str, str]) -> dict[str, Any]:

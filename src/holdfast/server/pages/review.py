@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 
 from holdfast import insight
+from holdfast.core.access import User
 from holdfast.core.machine import State
 from holdfast.core.records import Event, Filter, Job
 from holdfast.server.call import Call
 from holdfast.server.pages.job import choice_view
-from holdfast.server.pages.page import Context, Detail, Page, counted_in
+from holdfast.server.pages.page import Context, Detail, Page
+from holdfast.server.pages.snapshot import Facts
 from holdfast.stores.protocol import Store
 from holdfast.stores.rounds import together
 
@@ -74,4 +76,8 @@ def _card(store: Store, job: Job, events: Sequence[Event], names: insight.Names)
     }
 
 
-ROUTES = (Page("review", "/review", show, query=Asked, nav=True, key="h", badge=counted_in(State.HELD)),)
+def _badge(facts: Facts, user: User) -> int:
+    return facts.total(user, State.HELD) + facts.questions(user)
+
+
+ROUTES = (Page("review", "/review", show, query=Asked, nav=True, key="h", badge=_badge),)
