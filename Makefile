@@ -85,7 +85,7 @@ matrix: ## Run the suite with every Python 3.11, 3.12 and 3.13 found
 	[ -n "$$ran" ] && [ -z "$$failed" ]
 
 # pip resolves for the Python that runs it; what only newer ones need is resolved for them apart.
-lock: setup ## Write the lock file from pyproject.toml, with the Python 3.11 of .venv
+lock: setup ## Write the lock files from pyproject.toml, with hashes, with the Python 3.11 of .venv
 	@$(BIN)/python -c 'import tomllib; p = tomllib.load(open("pyproject.toml", "rb")); \
 	  wanted = [*p["project"]["dependencies"], *p["project"]["optional-dependencies"]["postgres"], \
 	  *p["project"]["optional-dependencies"]["redis"], *p["project"]["optional-dependencies"]["server"], *p["project"]["optional-dependencies"]["otel"], \
@@ -103,9 +103,10 @@ lock: setup ## Write the lock file from pyproject.toml, with the Python 3.11 of 
 	  *(each + " ; python_version >= \"3.12\"" for each in read("found-newer") - found)]; \
 	  print("# Exact versions for development on Python 3.11 to 3.13; written by `make lock`."); \
 	  print(*sorted(lines), sep="\n")' > $(LOCK)
+	@$(BIN)/python -m tests.lock $(LOCK) requirements-venv.lock
 
-proof: setup ## Run the long proofs, an hour or more, and write docs/proof.md; PROOF="--only kills" runs one
-	$(BIN)/python bench/proof.py $(PROOF)
+proof: setup ## Run the long proofs, an hour or more, and write docs/proof.md; MINUTES=20 is shorter; PROOF="--only kills" runs one
+	$(BIN)/python bench/proof.py $(if $(MINUTES),--minutes $(MINUTES)) $(PROOF)
 
 dist: setup ## Build wheel and sdist into dist/, check them, install them with each extra and try them
 	$(BIN)/python -m tests.release
