@@ -131,7 +131,7 @@ def run(db: Any, statement: str) -> list[Any]:
 @pytest.fixture(scope="session")
 def shop_server(postgres_server: str) -> Iterator[str]:
     """The address of a database of the application's own, on the server of the tests."""
-    name = "holdfast_rescue_shop"
+    name = f"{postgres_server.rpartition('/')[2]}_shop"
     with psycopg.connect(postgres_server, autocommit=True) as db:
         db.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")  # type: ignore[call-overload]
         db.execute(f"CREATE DATABASE {name}")  # type: ignore[call-overload]

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 import sqlalchemy
 
-from holdfast.errors import UsageError
+from holdfast.errors import StoreUnavailable, UsageError
 from holdfast.rescue import Map, sweep
-from holdfast.rescue.judging import Known, instant
+from holdfast.rescue.judging import Known, examine, instant
 from holdfast.rescue.sweep import opened, rescue
-from holdfast.rescue.tables import LOCK_S
+from holdfast.rescue.tables import LOCK_S, SqliteTable
 from tests.rescue.conftest import ENGINES, MAP, Shop, run
 from tests.rescue.test_judging import seen
 
@@ -178,6 +178,38 @@ def test_a_pass_waits_once_for_locked_rows_and_rescues_the_others(
     assert outcomes(report) == {1: "locked", 2: "locked", 3: "locked", 4: free}
     assert waits == [LOCK_S, 0.0, 0.0, 0.0]
     assert shop.row(1)[0] == "running"
+
+
+@pytest.mark.parametrize("shop", ["sqlite"], indirect=True)
+def test_a_connection_of_the_application_keeps_its_settings(shop: Shop, table: Map) -> None:
+    shop.add(1)
+    with shop.connect() as db:
+        db.text_factory = bytes
+        db.execute("PRAGMA busy_timeout = 1234")
+        database = SqliteTable(db)
+        [row] = database.running(table, 10)
+        found = examine(table, row, database.now(), Known()).rescue
+        assert found is not None
+        database.make_journal(table)
+        said: list[str] = []
+        db.set_trace_callback(said.append)
+        assert database.rescue(table, row, found, database.now(), "a test", wait_s=0.25) == "rescued"
+        assert "PRAGMA busy_timeout = 250" in said
+        assert db.execute("PRAGMA busy_timeout").fetchone() == (1234,)
+        assert db.execute("SELECT status FROM jobs").fetchone() == (b"queued",)
+
+
+@pytest.mark.parametrize("shop", ["postgres"], indirect=True)
+def test_a_connection_that_is_lost_ends_the_pass(shop: Shop, table: Map) -> None:
+    shop.add(1)
+    with opened(shop.url) as database:
+        [row] = database.running(table, 10)
+        now = database.now()
+        found = examine(table, row, now, Known()).rescue
+        assert found is not None
+        shop.run("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast rescue'")
+        with pytest.raises(StoreUnavailable):
+            database.rescue(table, row, found, now, "a test")
 
 
 def test_every_row_of_the_only_process_is_taken_however_many_there_are(

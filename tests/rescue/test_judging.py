@@ -37,6 +37,17 @@ def test_the_newest_sign_of_life_counts() -> None:
     assert seen(started=NOW - 5, updated=NOW - 3600).rescue is None  # that of an earlier run
 
 
+@pytest.mark.parametrize("never", [0, "0", "0001-01-01 00:00:00", datetime(1970, 1, 1)])
+def test_a_worker_that_has_not_renewed_yet_is_judged_by_its_start(never: object) -> None:
+    assert seen(updated=never).rescue is not None
+    assert seen(updated=never, started=NOW - 5).rescue is None
+
+
+def test_a_row_without_an_id_is_left_alone() -> None:
+    assert seen(id=None).why == "id is empty"
+    assert seen(Known(only_process=True), id=None).rescue is None
+
+
 def test_a_time_in_the_future_is_explained_by_its_zone() -> None:
     assert seen(started=NOW + 7200).why == "seen_at is 2 h in the future: check time_zone"
 

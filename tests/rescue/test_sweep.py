@@ -78,6 +78,12 @@ def test_a_dry_run_changes_nothing(shop: Shop, table: Map) -> None:
     assert report.rescued == []
     assert shop.whole(1) == before
     assert not shop.has_journal
+    swept(shop, table)
+    shop.add(2)
+    before = shop.whole(2)
+    swept(shop, table, fix=False)  # where the journal is there, too
+    assert shop.whole(2) == before
+    assert shop.journal() == [("1", "ready", "queued")]
 
 
 def test_at_the_start_of_the_only_process_every_running_row_is_a_ghost(

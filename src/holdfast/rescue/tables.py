@@ -137,11 +137,7 @@ class SqliteTable:
 
     def running(self, table: Map, limit: int) -> list[Row]:
         values = {"running": table.running, "limit": limit}
-        usual, self._connection.text_factory = self._connection.text_factory, _text
-        try:
-            return [Row(*found) for found in self._ask(named(_SQLITE["running"], _names(table, "NULL")), values)]
-        finally:
-            self._connection.text_factory = usual
+        return [Row(*found) for found in self._ask(named(_SQLITE["running"], _names(table, "NULL")), values)]
 
     def make_journal(self, table: Map) -> None:
         if not self.columns(table.journal):  # the statement below waits for the write lock even if it is there
@@ -164,12 +160,15 @@ class SqliteTable:
     def _ask(self, statement: str, values: dict[str, Any]) -> list[Any]:
         cursor = self._connection.cursor()
         cursor.row_factory = None
+        usual, self._connection.text_factory = self._connection.text_factory, _text
         try:
             return cursor.execute(statement, values).fetchall()
         except sqlite3.OperationalError as error:
             raise StoreUnavailable(f"SQLite says: {error}") from error
         except sqlite3.DatabaseError as error:
             raise StoreError(f"SQLite says: {error}") from error
+        finally:
+            self._connection.text_factory = usual
 
     @contextmanager
     def _writing(self, wait_s: float) -> Iterator[sqlite3.Cursor]:
