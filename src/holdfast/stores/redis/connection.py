@@ -176,7 +176,8 @@ class Connections:
         for again in (True, False):
             client = self.client
             try:
-                answers = _exchange(client, commands)
+                with self._topology.used() as client:
+                    answers = _exchange(client, commands)
             except (exceptions.RedisError, OSError) as error:
                 known = error if isinstance(error, exceptions.RedisError) else exceptions.ConnectionError(str(error))
                 self._topology.is_elsewhere(client, known)
@@ -184,8 +185,6 @@ class Connections:
                 if changes and isinstance(error, AnswerLost) and type(explained) is StoreUnavailable:
                     explained = OutcomeUnknown(str(explained))
                 raise explained from error
-            finally:
-                self._topology.done(client)
             trouble = [each for each in answers if isinstance(each, exceptions.RedisError)]
             if not any(self._topology.is_elsewhere(client, each) for each in trouble[:1]) or not again:
                 break

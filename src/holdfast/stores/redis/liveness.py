@@ -145,6 +145,8 @@ class LivenessSubscription:
                     log.debug("the liveness connection was cut before it was closed")
         if thread is not None:
             thread.join(5.0)
+        if self._link is not None:
+            self._link.close()  # if the thread had ended, the connection was opened again to take leave of the channels
 
     def _explained(self, ask: Callable[[], Any]) -> Any:
         try:

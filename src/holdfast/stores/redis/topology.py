@@ -8,7 +8,8 @@ directly. When the server says that the store is elsewhere, or cannot be reached
 from __future__ import annotations
 
 import threading
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from typing import Any
 
 import redis
@@ -22,6 +23,7 @@ from holdfast.stores.redis.address import Host, Options
 
 ANSWER_S = 10.0  # the longest wait for an answer
 CONNECT_S = 3.0
+CLOSE_S = 5.0  # the longest wait of `close` for answers that other threads wait for
 _LOOK_S = 1.0  # the longest wait for a Sentinel, or for a node of a Cluster
 _NEVER = Retry(NoBackoff(), 0)
 _ELSEWHERE = (exceptions.MovedError, exceptions.ReadOnlyError)  # the command was not carried out
@@ -35,6 +37,8 @@ class Topology:
         self._options = options
         self.can_move = options.sentinel is not None or options.is_cluster
         self._lock = threading.Lock()
+        self._idle = threading.Condition(self._lock)
+        self._busy = 0  # threads that wait for answers
         self._client: redis.Redis | None = None
         self._is_closed = False
         self._nodes = list(options.hosts)  # of the Cluster, as far as they are known
@@ -47,11 +51,14 @@ class Topology:
         if client is not None:
             return client
         with self._lock:
-            if self._is_closed:
-                raise exceptions.ConnectionError("the store is closed")
-            if self._client is None:
-                self._client = self._found()
-            return self._client
+            return self._opened()
+
+    def _opened(self) -> redis.Redis:
+        if self._is_closed:
+            raise exceptions.ConnectionError("the store is closed")
+        if self._client is None:
+            self._client = self._found()
+        return self._client
 
     def is_elsewhere(self, client: redis.Redis, error: exceptions.RedisError) -> bool:
         """Look again before the next command if the error says so; return whether to repeat this one at once."""
@@ -67,16 +74,26 @@ class Topology:
         return surely
 
     def close(self) -> None:
-        """Refuse further commands, and close every connection that waits for no answer; see `done`."""
+        """Refuse further commands, and close every connection, those that wait for an answer a moment later."""
         with self._lock:
             self._is_closed, client, self._client = True, self._client, None
+            self._idle.wait_for(lambda: not self._busy, CLOSE_S)
         if client is not None:
-            client.connection_pool.disconnect(inuse_connections=False)
+            client.close()
+            client.connection_pool.disconnect()
 
-    def done(self, client: redis.Redis) -> None:
-        """Note that a thread has the answers to its commands: after `close` their connection is closed, too."""
-        if self._is_closed:
-            client.connection_pool.disconnect(inuse_connections=False)
+    @contextmanager
+    def used(self) -> Iterator[redis.Redis]:
+        """Lend a client until the answers to its commands have come."""
+        with self._lock:
+            client = self._opened()
+            self._busy += 1
+        try:
+            yield client
+        finally:
+            with self._lock:
+                self._busy -= 1
+                self._idle.notify_all()
 
     def _found(self) -> redis.Redis:
         options = self._options
