@@ -11,6 +11,7 @@ import pytest
 from holdfast.app import App
 from holdfast.core.machine import State
 from holdfast.core.verdict import Failed
+from holdfast.server.pages import errors
 from holdfast.testing import FakeClock
 from tests.factory import row, settle, start
 from tests.pages.test_fleet import act
@@ -78,6 +79,28 @@ def test_the_dead_jobs_of_a_group_are_revived_with_a_note(client: Client, app: A
     assert [row(app.store, each).state for each in (*dead, other)] == [State.READY] * 3 + [State.DEAD]
     [event] = [each for each in app.admin.journal(dead[0]) if each.kind == "revived"]
     assert (event.actor, event.detail["note"]) == ("anonymous", "the orders are back")
+
+
+def test_a_group_is_revived_at_a_rate(client: Client, app: App, clock: FakeClock) -> None:
+    dead = [fail(app, "ValueError: no") for _ in range(5)]
+    [group] = client.get("/v1/errors").json()["items"]
+    fields = {"task": "mail.send", "error": group["fingerprint"], "expect": "5"}
+    for per_s, words in (("0", "from 0.01 to 10000"), ("nan", "from 0.01"), ("0.00001", "from 0.01")):
+        refused = client.post("/errors/revive", headers=HTML, data={**fields, "per_s": per_s})
+        assert (refused.status_code, words in unescape(refused.text)) == (422, True)
+    assert 'name="per_s" value="10"' in read(client, f"/errors/one?task=mail.send&error={group['fingerprint']}")
+    act(client, "/errors/revive", **fields, per_s="2")
+    due = sorted(row(app.store, each).run_at - clock.wall() for each in dead)
+    assert due == [0.0, 0.5, 1.0, 1.5, 2.0]
+
+
+def test_a_rate_that_would_take_weeks_is_refused(client: Client, app: App, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(errors, "SPREAD_MAX_S", 1.0)
+    dead = [fail(app, "ValueError: no") for _ in range(3)]
+    [group] = client.get("/v1/errors").json()["items"]
+    fields = {"task": "mail.send", "error": group["fingerprint"], "expect": "3", "per_s": "2"}
+    assert "choose a higher rate" in client.post("/errors/revive", headers=HTML, data=fields).text
+    assert row(app.store, dead[0]).state is State.DEAD
 
 
 def test_a_token_of_some_queues_is_led_to_its_dead_jobs(app: App) -> None:

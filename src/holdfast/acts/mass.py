@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any, Literal, get_args
 
 import msgspec
@@ -30,6 +31,7 @@ ActName = Literal["revive", "retry", "cancel", "delete", "approve", "fail", "hol
 ACTS: tuple[str, ...] = get_args(ActName)
 SAMPLE = 10  # jobs that a dry run shows
 PRIORITY_MAX = 1_000_000
+PER_S_MIN, PER_S_MAX = 0.01, 10_000.0
 _REVIVABLE = (State.HELD, State.DEAD, State.CANCELLED)
 
 # The states that an act may choose jobs from, and those that it does choose from unless told. `retry` brings back only
@@ -57,6 +59,7 @@ class MassAct(msgspec.Struct, frozen=True, kw_only=True):
     queue: str | None = None  # where `move` moves
     priority: int | None = None  # this and the next: what `set` sets
     run_at: float | None = None  # wall time
+    per_s: float | None = None  # how many jobs that `revive` and `retry` bring back become due each second; None: all
 
     def check(self) -> None:
         """Raise `UsageError` for an act that cannot be carried out on any job."""
@@ -69,6 +72,8 @@ class MassAct(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("say what to set: a priority, or when to run")
         if self.priority is not None and abs(self.priority) > PRIORITY_MAX:
             raise UsageError(f"the priority must be from -{PRIORITY_MAX} to {PRIORITY_MAX}")
+        if self.per_s is not None and not PER_S_MIN <= self.per_s <= PER_S_MAX:
+            raise UsageError(f"the rate must be from {PER_S_MIN:g} to {PER_S_MAX:g} jobs a second")
         if self.run_at is not None and not 0 <= self.run_at <= WALL_MAX:
             raise UsageError("the time to run must lie between the years 1970 and 9999")
 
@@ -128,11 +133,13 @@ def carry_out(store: Store, act: MassAct, jobs: list[Named]) -> Iterator[list[Ac
     """Act on these jobs page by page, and yield what became of each. Those that moved on meanwhile are refused."""
     if act.name == "delete":
         return delete_all(store, jobs, lambda job: deletable(store, job), act.actor, act.note)
-    return move_all(store, jobs, lambda job: decided(store, act, job))
+    places = count()
+    return move_all(store, jobs, lambda job: decided(store, act, job, next(places) / (act.per_s or float("inf"))))
 
 
-def decided(store: Store, act: MassAct, job: Job) -> Verdict:
-    """Decide what becomes of one job. Raises `Refused` where there is no such act on it."""
+def decided(store: Store, act: MassAct, job: Job, after_s: float = 0.0) -> Verdict:
+    """Decide what becomes of one job; one that comes back is due after `after_s`. Raises `Refused` where there is no
+    such act on it."""
     said: dict[str, Any] = {"actor": act.actor, "reason": act.note}
     match act.name:
         case "cancel":
@@ -146,13 +153,15 @@ def decided(store: Store, act: MassAct, job: Job) -> Verdict:
         case "fail":
             return acts.resolve(job, "fail", store.now().wall, **said)
         case _:
-            return revival(store, job, act.actor, act.note)
+            return revival(store, job, act.actor, act.note, after_s=after_s)
 
 
-def revival(store: Store, job: Job, actor: str, note: str | None, *, repeat_step: bool = False) -> Verdict:
-    """Return the act that brings a job back."""
+def revival(
+    store: Store, job: Job, actor: str, note: str | None, *, repeat_step: bool = False, after_s: float = 0.0
+) -> Verdict:
+    """Return the act that brings a job back, due after `after_s`."""
     steps = store.steps(job.id, limit=STEPS_MAX) if job.open_step is not None else []
-    return acts.revive(job, store.now().wall, actor=actor, reason=note, repeat_step=repeat_step, steps=steps)
+    return acts.revive(job, store.now().wall + after_s, actor=actor, reason=note, repeat_step=repeat_step, steps=steps)
 
 
 def deletable(store: Store, job: Job) -> Seen:

@@ -22,6 +22,8 @@ Window = Literal["hour", "day", "week", "month"]
 WINDOWS: Mapping[Window, float] = {"hour": 3_600.0, "day": 86_400.0, "week": 7 * 86_400.0, "month": 30 * 86_400.0}
 GROUPS_MAX = 200
 BARS = 12  # of a picture over time; each costs one small read of the counts of errors
+PER_S = 10.0  # how many jobs of a group start each second, unless a person says otherwise
+SPREAD_MAX_S = 7 * 86_400.0
 JOBS = 50  # dead jobs of a group that are shown
 
 Text = Annotated[str, Meta(min_length=1, max_length=1000)]
@@ -43,11 +45,12 @@ class One(Struct):
 
 
 class Act(Struct):
-    """The dead jobs of a group, of which a person has seen `expect`."""
+    """The dead jobs of a group, of which a person has seen `expect`. `per_s`: how many start each second; None: all."""
 
     task: Text
     error: Text
     expect: Annotated[int, Meta(ge=1)]
+    per_s: float | None = None
     note: str | None = None
 
 
@@ -113,6 +116,7 @@ def show_one(call: Call) -> Context | Answer:
         "group": {**found[0], "bars": pictures.get((query.task, query.error), [0] * BARS)},
         "jobs": insight.first_selected(call.store, chosen, JOBS),
         "count": listing.count,
+        "per_s": PER_S,
         "left_alone": len(listing.left_alone),
         "window": query.window,
         "windows": WINDOWS,
@@ -126,10 +130,15 @@ def _chosen(of: One | Act) -> insight.Selection:
 def revive(call: Call) -> Answer:
     """Run the dead jobs of a group again, if they are as many as the person has seen."""
     body: Act = call.body
-    said = MassAct(name="revive", actor=call.user.name, note=note_of(call, body.note))
+    said = MassAct(name="revive", actor=call.user.name, note=note_of(call, body.note), per_s=body.per_s)
+    said.check()
     count = act_on_selected(call.store, said, _chosen(body), dry_run=True).count
     if count != body.expect:
         raise Problem("state_changed", f"{count} jobs match by now, and you saw {body.expect}; nothing was changed")
+    if body.per_s is not None and count / body.per_s > SPREAD_MAX_S:
+        raise Problem(
+            "invalid", f"{count:,} jobs at {body.per_s:g} a second take more than a week; choose a higher rate"
+        )
     act_on_selected(call.store, said, _chosen(body))
     return see(call, "/errors/one", task=body.task, error=body.error, said="revive")
 
