@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection, connections
 from django.db import transaction as django_transaction
 from django.test import override_settings
@@ -141,6 +141,23 @@ def test_an_enqueue_commits_and_rolls_back_with_atomic(shared_house: House, djan
         assert app.find() == []  # nobody sees it yet
     assert [job.id for job in app.find()] == [kept.id]
     assert ship.enqueue(3).refresh().state == "ready"  # outside of atomic() it is stored at once
+
+
+def test_an_awaited_enqueue_inside_atomic_is_refused_and_not_stored_outside_of_it(
+    shared_house: House, django: Any
+) -> None:
+    app = shared_house.app
+    instrument(app)
+
+    @app.task
+    def ship(number: int) -> None: ...
+
+    app.counts()
+    with django_transaction.atomic(), pytest.raises(UsageError, match=r"cannot join atomic\(\).*call enqueue\(\)"):
+        async_to_sync(ship.aenqueue)(1)
+    async_to_sync(ship.aenqueue)(2)
+    asyncio.run(ship.aenqueue(3))
+    assert app.counts()["ready"] == 2
 
 
 def test_a_batch_and_a_stream_inside_atomic_are_refused_with_what_to_do(shared_house: House, django: Any) -> None:

@@ -22,7 +22,7 @@ from starlette.requests import Request
 
 from holdfast import App, UsageError
 from holdfast.errors import TransactionExpired
-from holdfast.integrations.fastapi import get_app, lifespan
+from holdfast.integrations.fastapi import get_app, lifespan, progress_events
 from holdfast.integrations.sqlalchemy import transaction
 from holdfast.testing import AppTester
 
@@ -207,6 +207,52 @@ def test_a_transaction_of_a_request_ends_after_transaction_max_s(tmp_path: Path)
                 raise TimeoutError
 
     shop.run(test)
+
+
+def test_the_events_of_a_job_end_when_the_browser_has_gone(tmp_path: Path) -> None:
+    shop = Async(tmp_path)
+
+    async def test() -> None:
+        job, gone, sent = await shop.ship.aenqueue(1), asyncio.Event(), []
+
+        async def receive() -> dict[str, str]:
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+            if message.get("body"):
+                gone.set()
+
+        response = progress_events(shop.app, job.id, every_s=0.01)
+        scope = {"type": "http", "asgi": {"spec_version": "2.3"}}
+        await asyncio.wait_for(response(scope, receive, send), 30)
+        assert '"state":"ready"' in sent[1]["body"].decode()
+
+    shop.run(test)
+
+
+def test_a_job_that_outlives_the_grace_of_a_lifespan_is_released(tmp_path: Path) -> None:
+    app, begun, end = App(f"sqlite:///{tmp_path}/jobs.db"), threading.Event(), threading.Event()
+
+    @app.task
+    def wait() -> None:
+        begun.set()
+        end.wait(60)
+
+    async def live() -> str:
+        async with lifespan(app, slots=1, grace_period_s=0.1)(Starlette()):
+            job = await wait.aenqueue()
+            await asyncio.to_thread(begun.wait, 60)
+            asyncio.get_running_loop().call_later(0.5, end.set)
+        return job.id
+
+    try:
+        row = app.get(asyncio.run(live())).row
+    finally:
+        end.set()
+        app.close()
+    assert (row.state, row.failures, row.crashes) == ("ready", 0, 0)
 
 
 def test_a_lifespan_leaves_the_jobs_to_the_test_that_runs_them() -> None:

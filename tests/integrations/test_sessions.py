@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import sqlmodel
-from sqlalchemy import create_engine, func, select
+from sqlalchemy import create_engine, func, select, text
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session, sessionmaker
 from sqlmodel.ext.asyncio.session import AsyncSession as AsyncModelSession
@@ -116,6 +116,8 @@ def test_a_session_refuses_to_commit_and_can_roll_back(shared_house: House, effe
             orm.add(Effect(job="wrong", fence=0))
             await orm.flush()
             await orm.rollback()
+            assert (await orm.execute(text("SELECT 7"))).scalar_one() == 7
+            assert [row async for row in await orm.stream(text("SELECT 8"))] == [(8,)]
             orm.add(Effect(job="right", fence=1))
 
     task: Any = shared_house.app.task(name="pay", retry=ONCE)(pay if where == "sync" else apay)  # type: ignore[type-var]

@@ -27,9 +27,12 @@ from holdfast.jobs import Job
 LOOK_S = 0.5
 
 
-def lifespan(app: App, *, slots: int = 0) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+def lifespan(
+    app: App, *, slots: int = 0, grace_period_s: float = 30.0
+) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
     """Return a lifespan that opens the store, gives `get_app` its app, and runs a worker if it has slots.
 
+    At the end jobs that run get `grace_period_s` to end; the others are released, and another worker runs them.
     While an `AppTester` runs the jobs of the app, it starts no worker. The store stays open at the end, because a test
     may run the lifespan again: close the app when the process ends. To do more, call it in a lifespan of your own:
     `async with lifespan(app)(api): yield`.
@@ -42,7 +45,7 @@ def lifespan(app: App, *, slots: int = 0) -> Callable[[Starlette], AbstractAsync
         if not slots or app.in_test:
             yield
             return
-        async with app.worker(slots=slots):
+        async with app.worker(slots=slots, grace_period_s=grace_period_s):
             yield
 
     return running

@@ -16,7 +16,8 @@ from typing import Any, NoReturn, TypeVar, overload
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.dialects import registry
-from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg, PGExecutionContext_psycopg
+from sqlalchemy.dialects.sqlite.base import SQLiteExecutionContext
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
@@ -72,7 +73,8 @@ def asession(db: object, maker: Callable[..., AS]) -> AbstractAsyncContextManage
 @asynccontextmanager
 async def asession(db: object, maker: Callable[..., Any] = AsyncSession) -> AsyncIterator[Any]:
     """Do as `session` does with an async session, for code that awaits one. Each statement blocks the event loop."""
-    with connection(db) as bind:
+    with connection(db) as plain:
+        bind = plain.execution_options(holdfast_awaited=True)
         made = maker(bind=None, **_OURS)
         made.sync_session.bind = bind  # SQLAlchemy runs it in a greenlet, which never needs to wait
         _confine(made.sync_session, bind)
@@ -193,14 +195,55 @@ class _Lent:
         pass
 
 
+class _AwaitedCursor:
+    """A cursor below an async session, which asks every cursor to forget the server once it has the rows."""
+
+    __slots__ = ("_cursor",)
+
+    def __init__(self, cursor: Any) -> None:
+        object.__setattr__(self, "_cursor", cursor)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._cursor, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._cursor, name, value)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._cursor)
+
+    async def _async_soft_close(self) -> None:
+        """Keep the cursor: its rows are read without waiting."""
+
+
+class _LentContext:
+    """An execution whose cursor serves an async session, too."""
+
+    def create_cursor(self: Any) -> Any:
+        made = super().create_cursor()  # type: ignore[misc]
+        return _AwaitedCursor(made) if self.execution_options.get("holdfast_awaited") else made
+
+
+class _SqliteContext(_LentContext, SQLiteExecutionContext):
+    pass
+
+
+class _PostgresContext(_LentContext, PGExecutionContext_psycopg):
+    pass
+
+
 class LentSqlite(_Lent, SQLiteDialect_pysqlite):
     """SQLite, on a connection that Holdfast has lent."""
+
+    execution_ctx_cls = _SqliteContext
 
     supports_statement_cache = True  # SQLAlchemy wants it said in each class
 
 
 class LentPostgres(_Lent, PGDialect_psycopg):
     """PostgreSQL, on a connection that Holdfast has lent."""
+
+    execution_ctx_cls = _PostgresContext
 
     supports_statement_cache = True  # SQLAlchemy wants it said in each class
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from asgiref.sync import AsyncToSync, sync_to_async
 from django.db import connections
 
 from holdfast.app import App
+from holdfast.errors import UsageError
 from holdfast.integrations.django.connections import around_async, around_sync
 from holdfast.tasks import Draft
 
@@ -31,4 +33,14 @@ def instrument(app: App, database: str | None = "default") -> None:
         # A test may have put the app on a store without SQL.
         if draft.connection is None and app.url.startswith(_WITH_SQL) and connections[database].in_atomic_block:
             return dataclasses.replace(draft, connection=connections[database])
+        return draft
+
+    @app.enqueue_middleware
+    async def refuse_async_to_sync(draft: Draft[Any]) -> Draft[Any]:
+        """Refuse `async_to_sync(task.aenqueue)(…)` inside `atomic()`: an event loop has other connections."""
+        if draft.connection is not None or not app.url.startswith(_WITH_SQL):
+            return draft
+        is_below_sync_code = getattr(AsyncToSync.executors, "current", None) is not None
+        if is_below_sync_code and await sync_to_async(lambda: connections[database].in_atomic_block)():
+            raise UsageError("aenqueue() cannot join atomic(), which belongs to another thread: call enqueue() there")
         return draft
