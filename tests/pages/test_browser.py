@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -259,3 +260,76 @@ def test_markup_in_every_field_of_a_job_stays_text(app: App, world: World, visit
         assert page.evaluate("document.title") != "owned"
         shown = tab.see(f"/jobs/{world.evil}").locator("main").inner_text()
         assert shown.count(EVIL) >= 4
+
+
+SHIFTED = """(() => { const by = BY_S * 1000, real = Date, now = real.now;
+  Date = class extends real { constructor(...given) { given.length ? super(...given) : super(now() + by); }
+    static now() { return now() + by; } }; })()"""
+
+
+def test_two_clicks_act_once_and_going_back_shows_what_became_of_the_job(
+    app: App, world: World, visit: Callable[..., Any]
+) -> None:
+    held = world.jobs[State.HELD]
+    with Site(app) as site, visit(site.url) as tab:
+        page = tab.see(f"/jobs/{held.id}")
+        page.locator("details.act summary").first.click()
+        page.locator("details.act[open] button").dblclick()
+        expect(page.locator("#said")).to_have_text("It continues.")
+        assert [event.kind for event in app.store.journal(held.id)].count("revived") == 1
+        page.go_back()
+        expect(page.locator(".chip").first).to_have_text("ready")
+        expect(page.locator("details.act[open]")).to_have_count(0)
+
+
+@pytest.mark.parametrize("by_s", [-86_400, 86_400])
+def test_a_browser_with_a_wrong_clock_shows_the_times_of_the_store(app: App, browser: Browser, by_s: int) -> None:
+    job = add(app.store)
+    context = browser.new_context(timezone_id="Pacific/Auckland", locale="en-GB")
+    try:
+        context.add_init_script(SHIFTED.replace("BY_S", str(by_s)))
+        with Site(app) as site:
+            page = context.new_page()
+            page.goto(f"{site.url}/jobs/{job.id}")
+            page.wait_for_function("document.getElementById('clock').textContent.length === 8")
+            assert (
+                page.evaluate("Math.abs(Date.now() - Number(document.documentElement.dataset.now) * 1000)") > 80_000_000
+            )
+            expect(page.locator("time[data-when]").first).to_have_text(re.compile(r"^\d+ s ago$"))
+    finally:
+        context.close()
+
+
+def test_an_act_can_be_made_without_javascript(app: App, world: World, browser: Browser) -> None:
+    ready = world.jobs[State.READY]
+    context = browser.new_context(java_script_enabled=False)
+    try:
+        with Site(app) as site:
+            page = context.new_page()
+            page.goto(f"{site.url}/jobs/{ready.id}")
+            page.locator("details.act summary", has_text="Cancel").click()
+            page.locator("details.act[open] button").click()
+            expect(page.locator("#said")).to_be_visible()
+            assert row(app.store, ready.id).state is State.CANCELLED
+    finally:
+        context.close()
+
+
+def test_a_tab_shows_no_jobs_after_a_logout_in_another_one(app: App, world: World, browser: Browser) -> None:
+    context = browser.new_context(locale="en-GB")
+    try:
+        with Site(app, needs_token=True) as site:
+            secret = add_token(app, "ann", "operator")
+            one, other = context.new_page(), context.new_page()
+            one.goto(site.url)
+            one.get_by_label("Token").fill(secret)
+            one.get_by_role("button").click()
+            expect(one.locator(".who")).to_have_text("ann · operator")
+            other.goto(f"{site.url}/jobs/{world.evil}")
+            one.locator("form[action$=logout] button").first.click()
+            expect(one.get_by_label("Token")).to_be_visible()
+            expect(other.get_by_label("Token")).to_be_visible(timeout=15_000)
+            one.go_back()
+            expect(one.get_by_label("Token")).to_be_visible()
+    finally:
+        context.close()
