@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,9 +11,11 @@ from typing import Any, cast
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from holdfast import Context
 from holdfast.app import App
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
+from holdfast.queues import choose_limits
 from holdfast.server.pages.table import PAGES
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Store
@@ -333,3 +336,41 @@ def test_a_tab_shows_no_jobs_after_a_logout_in_another_one(app: App, world: Worl
             expect(one.get_by_label("Token")).to_be_visible()
     finally:
         context.close()
+
+
+def test_markup_in_what_a_task_says_of_itself_stays_text(app: App, visit: Callable[..., Any]) -> None:
+    @app.task(name="says", queue="limited")
+    def says(ctx: Context) -> None:
+        logging.getLogger("shop").warning(EVIL)
+        ctx.progress(0.5, note=EVIL)
+        raise ValueError(EVIL)
+
+    says.using(tags=[EVIL], meta={EVIL: EVIL}, key=EVIL).enqueue()
+    app.tick()
+    [job] = app.store.find(Filter())
+    choose_limits(app.store, EVIL, {"limit": 3}, actor=EVIL, note=EVIL)
+    with Site(app) as site, visit(site.url) as tab:
+        for path in (f"/jobs/{job.id}", "/limits", "/audit", "/errors"):
+            page = tab.see(path)
+            assert page.locator("main img, main script").count() == 0
+            assert page.evaluate("document.title") != "owned"
+            said = "<script>" if path == "/errors" else EVIL  # quoted parts of an error are masked
+            assert said in page.locator("main").inner_text(), path
+
+
+@pytest.mark.parametrize("theme", ["auto", "dark"])
+def test_paper_gets_dark_text_whatever_the_theme(app: App, world: World, visit: Callable[..., Any], theme: str) -> None:
+    with Site(app) as site, visit(site.url, color_scheme="dark") as tab:
+        page = tab.see(f"/jobs/{world.evil}")
+        page.evaluate("(theme) => { document.documentElement.dataset.theme = theme; }", theme)
+        ink = "getComputedStyle(document.querySelector('.chip')).color"
+        on_screen = page.evaluate(ink)
+        page.emulate_media(media="print", color_scheme="dark")
+        assert page.evaluate(ink) != on_screen
+        check_accessible(page, f"printed {theme}", ["color-contrast"])
+
+
+def test_a_narrow_screen_shows_the_page_that_one_is_on_in_the_navigation(app: App, visit: Callable[..., Any]) -> None:
+    with Site(app) as site, visit(site.url, viewport={"width": 390, "height": 800}) as tab:
+        here = tab.see("/settings").locator(".rail [aria-current]")
+        expect(here).to_be_in_viewport(ratio=1)

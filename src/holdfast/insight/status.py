@@ -106,7 +106,7 @@ def status_view(
 
 def _summary(troubles: Sequence[Trouble], queues: Sequence[dict[str, Any]]) -> str:
     speed = sum(queue["out_per_s"] for queue in queues)
-    work = f"{speed:.3g} jobs/s end" if speed >= 0.01 else "no jobs end"
+    work = f"{speed:.3g} jobs/s end" if speed >= 0.01 else "no job has ended lately"
     if not troubles:
         return f"Healthy: {work}, and nothing is late"
     worst = {

@@ -209,5 +209,6 @@
   const off = $("keys-off");
   if (off) off.checked = cookie("holdfast_keys") === "off";
   if ($("said")) { const clean = new URL(location); clean.searchParams.delete("said"); history.replaceState(null, "", clean); }
+  document.querySelector(".rail [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" }); // a narrow screen
   showZone(); showTimes(); drawCharts(); chosen(); open();
 })();
