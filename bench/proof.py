@@ -89,8 +89,8 @@ PROOFS = (
     ),
     Proof(
         "upgrades",
-        "an earlier wheel under load, stores of the first version, migrations that are killed",
-        "tests/upgrade tests/stores/test_landed.py tests/stores/test_migrations.py",
+        "an earlier wheel under load, stores of every older schema, migrations that are killed",
+        "tests/upgrade tests/stores/test_landed.py tests/stores/test_older_schemas.py tests/stores/test_migrations.py",
     ),
     Proof(
         "moves",
