@@ -12,8 +12,9 @@ import pytest
 from holdfast.app import App
 from holdfast.core.machine import State
 from holdfast.core.records import Job
+from holdfast.core.verdict import Succeeded
 from holdfast.server.pages import jobs
-from tests.factory import add, job_in, park, row, start_flow
+from tests.factory import a_step, add, job_in, park, record, row, settle, start_flow
 from tests.pages.world import BIG, EVIL
 from tests.server.client import PEER, Client, add_token
 
@@ -266,6 +267,23 @@ def test_a_filter_that_cannot_be_read_says_what_to_write(client: Client) -> None
     assert answer.status_code == 422
     assert "write 2h" in answer.text
     assert client.get("/jobs?state=asleep", headers=HTML).status_code == 422
+
+
+def test_an_ended_workflow_is_forked_from_a_step_and_stays_as_it_is(client: Client, app: App) -> None:
+    flow = start_flow(app.store, task="shop.order")
+    record(app.store, flow, a_step(1, name="reserve"), a_step(2, name="charge"))
+    assert "Start a copy from a step" not in client.get(f"/jobs/{flow.id}", headers=HTML).text, "it still runs"
+    settle(app.store, flow, Succeeded('"ok"'))
+    ended = row(app.store, flow.id)
+    assert "Start a copy from a step" in client.get(f"/jobs/{flow.id}", headers=HTML).text
+    assert act(client, ended, "fork").status_code == 422
+    answer = act(client, ended, "fork", step="charge", note="the bank is back")
+    assert answer.status_code == 303
+    copy_id = answer.headers["location"].removeprefix("/jobs/").removesuffix("?said=fork")
+    assert [(step.name, step.state) for step in app.store.steps(copy_id)] == [("reserve", "recorded")]
+    assert row(app.store, copy_id).state is State.READY
+    assert row(app.store, flow.id) == ended
+    assert "the bank is back" in str([event.detail for event in app.store.journal(copy_id)])
 
 
 def test_the_badge_of_review_counts_held_jobs_and_questions_that_the_user_sees(app: App) -> None:

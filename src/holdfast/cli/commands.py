@@ -13,6 +13,7 @@ _WORDS: dict[ActName, str] = {
     "revive": "dead revive",
     "retry": "jobs retry",
     "retry_from": "workflows retry",
+    "fork": "workflows fork",
     "rollback": "workflows rollback",
     "cancel": "jobs cancel",
     "delete": "jobs delete",
@@ -34,7 +35,7 @@ def command_of(choice: PossibleAct) -> str:
         words.append(quote(given["id"]))
     if choice.act in ("signal", "resume_workers"):
         words.append(quote(given["name"]))
-    elif "fence" in given:
+    elif "fence" in given and choice.act != "fork":  # a fork leaves the job as it is
         words.append(f"--fence {given['fence']}")
     if "queue" in given:
         words.append(f"--queues {quote(given['queue'])}" if choice.act == "start_worker" else quote(given["queue"]))

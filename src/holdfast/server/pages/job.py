@@ -87,7 +87,7 @@ def show(call: Call) -> Context:
         "job": job,
         "state": job.shown_state(now.wall),
         "why": why.sentence,
-        "choices": [choice_view(each) for each in (*why.choices, *_further(call, job, why.choices))],
+        "choices": [choice_view(each) for each in (*why.choices, *_further(call, job, why.choices, steps))],
         "health": health,
         "left_s": None if job.lease_until is None else job.lease_until - now.lease,
         "lease_end": end,
@@ -203,11 +203,14 @@ def choice_view(choice: PossibleAct) -> dict[str, Any]:
     }
 
 
-def _further(call: Call, job: Job, known: Sequence[PossibleAct]) -> Iterator[PossibleAct]:
+def _further(call: Call, job: Job, known: Sequence[PossibleAct], steps: Sequence[Step]) -> Iterator[PossibleAct]:
     """Yield the acts that the state allows, and that the explanation does not name."""
     names = {choice.act for choice in known}
     if job.state in LIVE and "cancel" not in names and not job.cancel_requested:
         yield on_job(job, "cancel", "cancel")
+    is_half_undone = job.rolling_back and job.state is not State.ROLLED_BACK
+    if job.workflow and job.ended_at is not None and steps and not is_half_undone:
+        yield on_job(job, "start a copy from a step", "fork", "step")
     if job.state is State.DONE and job.ended_at is None:
         return
     if job.ended_at is not None and "delete" not in names and call.user.role == "admin":
@@ -227,7 +230,7 @@ def act(call: Call) -> Answer:
     if do is None:
         raise Problem("invalid", f"{form.act!r} is not an act on a job")
     try:
-        do(call, row, form, note)
+        begun = do(call, row, form, note)
     except (Refused, IllegalMove) as error:
         now = call.store.get(row.id)
         raise (
@@ -235,6 +238,8 @@ def act(call: Call) -> Answer:
         ) from None
     if form.act == "delete":
         return see(call, "/jobs", said="deleted")
+    if begun is not None:
+        return see(call, f"/jobs/{_quoted(begun)}", said=form.act)
     back = "/review" if form.back == "review" and call.server.pages.has("/review") else None
     return see(call, back or f"/jobs/{_quoted(row.id)}", said=form.act)
 
@@ -303,6 +308,13 @@ def _retry_from(call: Call, row: Job, form: ActForm, note: str | None) -> None:
     call.app.retry_from(row.id, form.step, repeat_step=form.repeat_step, **given)
 
 
+def _fork(call: Call, row: Job, form: ActForm, note: str | None) -> str:
+    """Start a copy, and return its id."""
+    if not form.step:
+        raise Problem("invalid", "name the step that the copy begins with")
+    return call.app.fork(row.id, form.step, by=call.user.name, note=note, repeat_step=form.repeat_step).id
+
+
 def _signal(call: Call, row: Job, form: ActForm, note: str | None) -> None:
     if not form.name:
         raise Problem("invalid", "name the signal")
@@ -332,6 +344,7 @@ _ACTS: dict[str, Any] = {
     "delete": _delete,
     "rollback": _rollback,
     "retry_from": _retry_from,
+    "fork": _fork,
     "signal": _signal,
     "recover": _recover,
     "resume_queue": _resume,
