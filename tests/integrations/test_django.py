@@ -143,6 +143,26 @@ def test_an_enqueue_commits_and_rolls_back_with_atomic(shared_house: House, djan
     assert ship.enqueue(3).refresh().state == "ready"  # outside of atomic() it is stored at once
 
 
+def test_atomic_of_another_database_is_not_joined(shared_house: House, django: Any, tmp_path: Path) -> None:
+    with_django({"other": database(f"sqlite:///{tmp_path}/other.db")})
+    app = shared_house.app
+    instrument(app)
+
+    @app.task
+    def ship(number: int) -> None: ...
+
+    app.counts()
+    try:
+        with django_transaction.atomic(using="other"):
+            assert ship.enqueue(1).refresh().state == "ready"  # stored at once
+            with django_transaction.atomic():
+                ship.enqueue(2)
+                django_transaction.set_rollback(True)
+    finally:
+        connections["other"].close()
+    assert len(app.find()) == 1
+
+
 def test_an_awaited_enqueue_inside_atomic_is_refused_and_not_stored_outside_of_it(
     shared_house: House, django: Any
 ) -> None:
