@@ -149,3 +149,23 @@ def test_a_replaced_job_gets_the_newer_expiry(store: Store, clock: FakeClock) ->
     assert ids(store) == []
     clock.advance(1)
     assert ids(store) == ["a"]
+
+
+def test_an_expired_job_that_is_replaced_can_be_claimed(store: Store, clock: FakeClock) -> None:
+    rule = KeyRule("queued", "replace")
+    store.add([make_job(id="a", key="k", key_rule=rule, expires_s=10.0)])
+    clock.advance(10)
+    assert claim(store) == []  # it may put the job aside
+    store.add([make_job(id="b", key="k", key_rule=rule, expires_s=10.0)])
+    assert [job.id for job in claim(store)] == ["a"]
+    assert store.check() == []
+
+
+def test_an_expired_job_that_a_person_runs_now_can_be_claimed(store: Store, clock: FakeClock) -> None:
+    job = add(store, id="a", expires_s=10.0)
+    clock.advance(10)
+    assert claim(store) == []
+    assert move(store, job.id, job.state, job.fence, acts.hold(job, actor="ann"))
+    assert revive(store, row(store, "a"))
+    assert [job.id for job in claim(store)] == ["a"]
+    assert store.check() == []

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from holdfast import App, Context, Job
+from holdfast.clock import pause
 from holdfast.core.machine import State
 from holdfast.core.records import Filter
 from holdfast.errors import (
@@ -30,8 +34,8 @@ from holdfast.stores import open_store
 from holdfast.stores.redis import reading
 from holdfast.stores.redis.address import Options
 from holdfast.stores.redis.store import RedisStore
-from tests.factory import make_job
-from tests.servers import RedisServer
+from tests.factory import a_worker, add, claim, enrol, make_job
+from tests.servers import CLOCK, PATIENCE_S, RedisServer
 
 # docs/redis.md has the same line.
 RIGHTS = "~{holdfast}:* &{holdfast}:* +@read +@write +@pubsub +@scripting +@connection +time"
@@ -373,3 +377,98 @@ def test_lists_of_a_few_and_rates_read_the_rows_of_no_other_jobs(
         assert len(read) == 2
         monkeypatch.setattr(reading, "LATER_MAX", 0)
         assert [job.id for job in store.find(Filter(states=(State.READY,), later=store.now().wall))] == [later.id]
+
+
+def until(condition: Callable[[], object], what: str) -> None:
+    give_up_at = CLOCK.lease() + PATIENCE_S
+    while not condition():
+        assert CLOCK.lease() < give_up_at, f"waited in vain: {what}"
+        pause(0.02)
+
+
+def test_an_attempt_that_no_replica_knows_does_not_begin(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a failover gives the job to another worker, and a job that may start once has started twice (P7)."""
+    with closing(open_store(server.url)) as store:
+        store.migrate()
+        enrol(store, id="w")
+        add(store, id="a", on_crash="hold")
+        monkeypatch.setattr("holdfast.stores.redis.connection.ACK_S", 0.05)
+        for _ in range(2):  # the second one finds the lease, and must not take that for a confirmation
+            with closing(open_store(f"{server.url}?ack=1")) as careful:
+                with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
+                    claim(careful, "w", claim_id="c")
+                assert claim(careful, "w", claim_id="d") == []  # nothing was written: nothing needs a confirmation
+        replica = RedisServer("--replicaof", "127.0.0.1", str(server.port))
+        try:
+            monkeypatch.setattr("holdfast.stores.redis.connection.ACK_S", 60.0)
+            with closing(open_store(f"{server.url}?ack=1")) as other:
+                assert [job.id for job in claim(other, "w", claim_id="c")] == ["a"]
+            with closing(replica.client()) as client:
+                assert client.zscore("{holdfast}:leases", "a") is not None
+        finally:
+            replica.close()
+
+
+def test_jobs_that_were_evicted_are_named(server: RedisServer) -> None:
+    with closing(open_store(server.url)) as store, closing(server.client()) as client:
+        store.migrate()
+        store.add([make_job(id=f"e{number:02}") for number in range(75)] + [make_job(id="kept")])
+        for number in range(75):
+            client.delete(f"{{holdfast}}:j:e{number:02}")
+        for _ in range(2):
+            assert store.check() == [
+                *(f"job e{number:02} is stored, and has lost its row" for number in range(20)),
+                "55 more jobs are stored, and have lost their rows",
+            ]
+            assert {job.id for job in claim(store, limit=30)} <= {"kept"}
+
+
+def test_a_user_who_may_not_subscribe_any_more_is_named_once(
+    server: RedisServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(server.client()) as client:
+        client.execute_command("ACL", "SETUSER", "mute", "on", ">s3cret", *RIGHTS.split(), *MORE_RIGHTS.split())
+        with closing(RedisStore(server.url.replace("//", "//mute:s3cret@"))) as store:
+            store.migrate()
+            store.enroll(a_worker(id="w"))
+            with caplog.at_level(logging.WARNING, "holdfast.stores"):
+                before = store.connections_made
+                client.execute_command("ACL", "SETUSER", "mute", "resetchannels")
+                until(lambda: store.connections_made >= before + 4, "it has tried several times")
+            refused = [each for each in caplog.messages if "permissions" in each]
+            assert len(refused) == 1
+            client.execute_command("ACL", "SETUSER", "mute", "&{holdfast}:*")
+            until(lambda: store.holds_lock("w") and store._liveness._heard, "it has the lock again")
+
+
+def test_a_forked_process_does_not_keep_the_lock_of_its_parent(server: RedisServer, tmp_path: Path) -> None:
+    script = """
+import os, sys, time
+from holdfast.stores.redis.store import RedisStore
+from tests.factory import a_worker
+store = RedisStore(sys.argv[1])
+store.enroll(a_worker(id="w"))
+child = os.fork()
+if child == 0:
+    time.sleep(600)
+    os._exit(0)
+print(child, flush=True)
+time.sleep(600)
+"""
+    with closing(RedisStore(server.url)) as store:
+        store.migrate()
+        parent = subprocess.Popen([sys.executable, "-c", script, server.url], stdout=subprocess.PIPE, text=True)
+        child = 0
+        try:
+            assert parent.stdout is not None
+            child = int(parent.stdout.readline())
+            assert store.vanished() == []
+            parent.kill()
+            parent.wait()
+            until(lambda: [each.worker.id for each in store.vanished()] == ["w"], "the lock is free")
+            os.kill(child, 0)  # it lives
+        finally:
+            parent.kill()
+            if child:
+                os.kill(child, signal.SIGKILL)  # it has the other end of the pipe, too
+            parent.communicate()

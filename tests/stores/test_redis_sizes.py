@@ -223,3 +223,37 @@ def test_no_script_keeps_the_server_from_others_for_long(
         act()
     assert scripts
     assert max(scripts) <= COMMANDS_MOST
+
+
+def clock(store: RedisStore) -> FakeClock:
+    assert isinstance(store._clock, FakeClock)
+    return store._clock
+
+
+def test_a_claim_looks_at_few_expired_jobs_at_once_and_at_each_only_once(
+    store: RedisStore, redis_server: RedisServer
+) -> None:
+    enrol(store, id="w")
+    for number in range(7):
+        store.add(jobs(700, expires_s=10.0) if number == 0 else [make_job(expires_s=10.0) for _ in range(700)])
+    store.add([make_job(id="fresh")])
+    clock(store).advance(10)
+    with counted(redis_server) as scripts:
+        found = claim(store, "w")
+        found = found or claim(store, "w")
+    assert [job.id for job in found] == ["fresh"]
+    assert max(scripts) <= COMMANDS_MOST
+    with counted(redis_server) as scripts:
+        assert claim(store, "w") == []
+    assert sum(scripts) < AT_ONCE
+    assert len(store.expired(5000)) == 4900
+    assert store.check() == []
+
+
+def test_a_job_that_was_passed_by_is_claimed_when_the_clock_was_set_back(store: RedisStore) -> None:
+    store.add([make_job(id="a", expires_s=10.0)])
+    clock(store).advance(60)
+    assert claim(store) == []
+    clock(store).set_wall(clock(store).wall() - 55)
+    assert [job.id for job in [*claim(store), *claim(store)]] == ["a"]
+    assert store.check() == []

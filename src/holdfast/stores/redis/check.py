@@ -16,6 +16,7 @@ from holdfast.stores.redis.reading import Reader, names_of
 from holdfast.stores.redis.rows import NUL, Stored
 from holdfast.stores.redis.work import AT_ONCE, pairs, read_rows
 
+NAMED_MAX = 20  # jobs without a row: an eviction may have taken thousands
 SCAN_AT_ONCE = 500  # keys that the server looks at in one piece
 
 # The type of each key, by its name up to the first colon.
@@ -28,7 +29,7 @@ TYPES = {
     **dict.fromkeys(("s", "sg", "br", "er", "cr", "ended", "lost"), "hash"),
     **dict.fromkeys(("l", "f", "q", "g", "d", "x", "e", "ks", "fp", "wf", "bm", "v", "ro"), "zset"),
     **dict.fromkeys(
-        ("leases", "waits", "expiries", "dependents", "enrolled", "gone", "acts", "slots", "crashes"), "zset"
+        ("leases", "waits", "expiries", "dependents", "enrolled", "gone", "acts", "slots", "passed"), "zset"
     ),
     **dict.fromkeys(("crashes", "hold_names", "batch_names", "batches_open", "batches_opened"), "zset"),
     **dict.fromkeys(("alive", "held", "asked", "pg", "after", "kinds", "grouped", "pairs"), "set"),
@@ -42,8 +43,12 @@ def found_wrong(db: Connections, read: Reader) -> list[str]:
         return wrong
     db.ask()
     alive: dict[str, set[str]] = defaultdict(set)
+    lost: set[str] = set()
     for names in _scanned(db):
         wrong += _of_wrong_type(db, names)
+        for name in names:
+            if name.startswith("x:"):
+                lost |= _without_row(db, name)
         ids = [name[2:] for name in names if name.startswith("j:")]
         for start in range(0, len(ids), AT_ONCE):
             page = read.stored(ids[start : start + AT_ONCE])
@@ -52,6 +57,9 @@ def found_wrong(db: Connections, read: Reader) -> list[str]:
                 if (key := rows.live_key(each.job)) is not None:
                     alive[key].add(each.job.id)
     wrong += [f"key {key!r} has {len(jobs)} live jobs" for key, jobs in alive.items() if len(jobs) > 1]
+    wrong += [f"job {job_id} is stored, and has lost its row" for job_id in sorted(lost)[:NAMED_MAX]]
+    if len(lost) > NAMED_MAX:
+        wrong.append(f"{len(lost) - NAMED_MAX:,} more jobs are stored, and have lost their rows")
     wrong += _stray(db, read)
     try:
         bad = pairs(db.ask(("HGETALL", "bad"))[0])
@@ -74,6 +82,23 @@ def _scanned(db: Connections) -> Iterator[list[str]]:
         yield [name.removeprefix(prefix) for name in names_of(found)]
         if int(cursor) == 0:
             return
+
+
+def _without_row(db: Connections, key: str) -> set[str]:
+    """Return the jobs of a set by arrival that have no row: a server that evicts has deleted it."""
+    lost: set[str] = set()
+    below = "+inf"
+    try:
+        while page := db.ask(("ZRANGE", key, below, "-inf", "BYSCORE", "REV", "LIMIT", 0, AT_ONCE, "WITHSCORES"))[0]:
+            names = names_of(page[::2])
+            rows_there = db.ask(*(("EXISTS", f"j:{name}") for name in names))
+            doubted = [name for name, there in zip(names, rows_there, strict=True) if not there]
+            stored = db.ask(("ZMSCORE", key, *doubted))[0] if doubted else []  # a deleted job is not there any more
+            lost |= {name for name, score in zip(doubted, stored, strict=True) if score is not None}
+            below = f"({page[-1].decode()}"
+    except StoreDamaged:
+        return lost  # its type is named already
+    return lost
 
 
 def _of_wrong_type(db: Connections, names: list[str]) -> list[str]:
@@ -109,10 +134,11 @@ def _wrong_jobs(db: Connections, read: Reader, ids: list[str], page: list[Stored
 def _missing(db: Connections, page: list[Stored]) -> list[str]:
     """Say which entries of these jobs are not in their indexes."""
     wanted: list[tuple[str, str, str, float | None]] = []
+    passed = _passed_by(db, page)
     for each in page:
         job = each.job
         wanted += [(job.id, place.key, place.member, place.score) for place in rows.places_of(job, each.seq)]
-        if job.state is State.READY:
+        if job.state is State.READY and job.id not in passed:
             willing = "a" if job.on_crash == "retry" else "x"
             lane = NUL.join((job.queue, str(job.priority), job.group or "", job.task, willing))
             wanted.append((job.id, f"l:{lane}", f"{each.seq:016d}{job.id}", job.run_at))
@@ -123,6 +149,13 @@ def _missing(db: Connections, page: list[Stored]) -> list[str]:
         for (job_id, key, _, score), there in zip(wanted, found, strict=True)
         if (there != 1 if score is None else there is None or float(there) != score)
     ]
+
+
+def _passed_by(db: Connections, page: list[Stored]) -> set[str]:
+    """Return the jobs that claims have passed by after their expiry: they wait for their end outside their lanes."""
+    may_be = [each.job.id for each in page if each.job.state is State.READY and each.job.expires_at is not None]
+    found = db.ask(*(("ZSCORE", "passed", name) for name in may_be)) if may_be else []
+    return {name for name, score in zip(may_be, found, strict=True) if score is not None}
 
 
 def _stray(db: Connections, read: Reader) -> list[str]:

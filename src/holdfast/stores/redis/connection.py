@@ -37,6 +37,7 @@ OLDEST = (7, 0)
 VITAL = ("meta", "leases", "pairs", "alive", "enrolled", "workers", "set", "queues")
 _EMPTY: dict[str, Any] = {name: [] for name in ("ZRANGE", "LRANGE", "SMEMBERS")}  # an index with a foreign value
 _EMPTY |= dict.fromkeys(("ZCARD", "SCARD", "ZCOUNT", "LLEN", "SISMEMBER"), 0) | {"ZSCORE": None}
+_NO_JOB = 3  # places of the answer of a claim that has found none
 _LOCAL = SystemClock()
 _NAMES = ("rows", "commit", "claim", "newest", "history", "migrate")
 _READING = ("rows", "newest", "history")
@@ -119,7 +120,7 @@ class Connections:
             raise self.explain(answer) from answer
         if name.startswith("commit") and answer[0]:
             self._wrote(seen, answer[1])
-        if confirmed:
+        if confirmed and not (name == "claim" and len(answer) <= _NO_JOB):
             self._check_confirmed(confirmed[0])
         return answer
 

@@ -15,6 +15,7 @@ The channels are sharded: in a Cluster the server of the store's slot has them, 
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -53,11 +54,21 @@ class LivenessSubscription:
         self._changed = changed
         self._proved = proved
         self.made = 0
-        self.after_fork_in_child()
+        self._begin()
         renew_in_child(self)
 
     def after_fork_in_child(self) -> None:
-        """Begin without the thread, the connection and the workers, which stay with the parent."""
+        """Begin without the thread, the connection and the workers, which stay with the parent.
+
+        The child closes its copy of the socket. Otherwise the subscription, and with it the lock, would outlive the
+        parent for as long as the child lives.
+        """
+        taken = self._link.connection._sock if self._link is not None and self._link.connection is not None else None
+        if taken is not None:
+            os.close(taken.detach())  # and nothing more: the connection belongs to the parent
+        self._begin()
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._workers: set[str] = set()  # whose channels are ours
         self._unproved: set[str] = set()  # whose rows name an earlier run of the server
@@ -69,6 +80,7 @@ class LivenessSubscription:
         self._answered_at = float("-inf")
         self._since = float("-inf")  # when the connection was made again after a cut
         self._cut = False
+        self._heard = False  # anything from the server on this connection
 
     def start(self) -> None:
         """Begin to listen, if nobody has yet."""
@@ -135,6 +147,8 @@ class LivenessSubscription:
 
     def close(self) -> None:
         """End the connection."""
+        if self._closing.is_set():
+            return  # the link would connect again
         self._closing.set()
         with self._lock:
             thread, self._thread = self._thread, None
@@ -165,12 +179,13 @@ class LivenessSubscription:
         channels = [self._db.key("hint"), self._own, *map(self.channel, self._workers)]
         self._explained(lambda: link.ssubscribe(*channels))
         self._client = client
+        self._heard = False
         self._answered_at = _CLOCK.lease()
         self.made += 1
         return link
 
     def _serve(self) -> None:
-        said = False
+        said = ""
         while not self._closing.is_set():
             try:
                 self._listen(self._link)
@@ -178,14 +193,19 @@ class LivenessSubscription:
                 if self._closing.is_set():
                     break
                 self._cut, self._answered_at = True, float("-inf")
-                if not said and self._workers:
-                    log.warning("lost the liveness subscription (%s); subscribing again", " ".join(str(error).split()))
-                said = True
+                cause = " ".join(str(error).split())
+                if self._heard:
+                    said = ""
+                elif self._closing.wait(LOOK_S):  # the server refuses it, as to a user who may not subscribe
+                    break
+                if cause != said and self._workers:
+                    log.warning("lost the liveness subscription (%s); subscribing again", cause)
+                    said = cause
                 self._link.close()
-                said = not self._again() and said
+                self._again()
         self._link.close()
 
-    def _again(self) -> bool:
+    def _again(self) -> None:
         while not self._closing.wait(AGAIN_S):
             try:
                 with self._lock:
@@ -193,12 +213,11 @@ class LivenessSubscription:
                     self._since = _CLOCK.lease()
                     self._unproved = set(self._workers)
                 self._changed()
-                return True
+                return
             except StoreUnavailable:
                 continue
             except Exception as error:
                 log.error("the liveness thread failed unexpectedly (%s); the thread continues", error)
-        return False
 
     def _listen(self, link: Any) -> None:
         look_at = _CLOCK.lease()
@@ -219,6 +238,7 @@ class LivenessSubscription:
             news = link.get_message(timeout=max(0.001, look_at - _CLOCK.lease()))
             if news is None:
                 continue
+            self._heard = True
             if news["type"] == "pong":
                 self._answered_at, asked_at = asked_at if asked_at is not None else now, None
             elif news["type"] == "smessage":

@@ -182,7 +182,7 @@ class RedisStore:
             begun = min(limit, AT_ONCE)
             more = min(ahead, AT_ONCE - begun) if begun == limit else 0
             asked = rows.packed([names, list(tasks), begun, more, part])
-            word, *answer = self._db.run("claim", worker_id, claim_id, asked)
+            word, *answer = self._db.run("claim", worker_id, claim_id, asked, acknowledged=True)
             if word == b"gone":
                 raise WorkerGone(f"worker {worker_id} is not enrolled, or was declared dead")
             saw_all, started, *found = answer

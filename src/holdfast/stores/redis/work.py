@@ -271,6 +271,8 @@ class Work:
                 last.append(["leave", old.id, rows.row_of(seq, old)])
             if lane is not None and job is not None:
                 last.append(["enter", job.id, rows.row_of(seq, job)])
+        elif lane is not None and job is not None and (job.expires_at, job.fence) != (old.expires_at, old.fence):
+            last.append(["enter", job.id, rows.row_of(seq, job)])  # a claim may have passed it by as expired
 
     def _keys(self) -> Iterator[list[Any]]:
         """Give keys to jobs that come alive, and take them from those that do not live any more."""

@@ -10,6 +10,7 @@ finish()
 if call('SISMEMBER', P .. 'alive', worker) == 0 then return {'gone'} end
 call('ZCARD', P .. 'leases') -- if it has a value of another program, nothing may start
 
+local PASSED_MAX = 200 -- expired jobs that one script passes by
 local answer = {'taken', 1, 0}
 local function give_back(id, text, body, ends)
   answer[#answer + 1] = id
@@ -33,7 +34,10 @@ if repeated then
   table.sort(held, function(one, other) return one[1] < other[1] end)
   for _, each in ipairs(held) do give_back(each[2], each[3], ask('GET', P .. 'b:' .. each[2])) end
   answer[1] = 'held'
-  if #held > 0 then return answer end
+  if #held > 0 then
+    call('HINCRBY', P .. 'meta', 'ver', 0) -- a write: WAIT waits for the last one of its own connection only
+    return answer
+  end
   answer[1] = 'taken'
 end
 
@@ -42,7 +46,7 @@ local known = {}
 for _, task in ipairs(tasks) do known[task] = true end
 
 -- What is set for the queues: {paused, until, limit, group limit, step of the rate, burst, paused groups}.
-local settings, open, saw_all, stale = {}, {}, true, {}
+local settings, open, saw_all, stale, passed = {}, {}, true, {}, {}
 for _, name in ipairs(queues) do
   local set = call('HGET', P .. 'set', name)
   set = set and cmsgpack.unpack(set) or {false, false, false, false, false, 1, {}}
@@ -66,9 +70,15 @@ local function jobs_of(lane, chunk)
       place = place + 2
       local id = string.sub(member, 17)
       local row = read(text_of(P .. 'j:' .. id))
+      if #passed == PASSED_MAX then
+        saw_all = false
+        return nil
+      end
       if not row or row[STATE] ~= 'ready' or row[RUN_AT] ~= score or lane_key(lane_of(row)) ~= lane then
         stale[#stale + 1] = {lane, member}
-      elseif not (row[EXPIRES_AT] and row[FENCE] == 0 and row[EXPIRES_AT] <= wall) then
+      elseif row[EXPIRES_AT] and row[FENCE] == 0 and row[EXPIRES_AT] <= wall then
+        passed[#passed + 1] = {id, row, member}
+      else
         local body = ask('GET', P .. 'b:' .. id)
         if body then return {score, member, id, row, body} end
         stale[#stale + 1] = {lane, member}
@@ -271,6 +281,15 @@ local function take(most, started)
   return taken
 end
 
+-- Put back jobs that were passed by after their expiry, and that have not expired by a clock that was set back since.
+local function put_back()
+  for _, id in ipairs(ask('ZRANGE', P .. 'passed', '(' .. exact(wall), '+inf', 'BYSCORE', 'LIMIT', 0, PASSED_MAX)) do
+    local row = read(text_of(P .. 'j:' .. id))
+    if row and row[STATE] == 'ready' then write('ZADD', touch(row), row[RUN_AT], member_of(row[SEQ], id)) end
+    write('ZREM', P .. 'passed', id)
+  end
+end
+
 -- So that the claim can be repeated when its answer is lost, or when it fails in the middle.
 local function remembered()
   if #answer == 3 and not left then return {} end
@@ -278,10 +297,16 @@ local function remembered()
 end
 
 return writing(function()
+  put_back()
   answer[3] = take(limit, true)
   if answer[3] == limit and ahead > 0 then take(ahead, false) end
   answer[2] = saw_all and 1 or 0
   for _, each in ipairs(stale) do write('ZREM', each[1], each[2]) end
+  -- The sweep ends them; until then no claim looks at them again.
+  for _, each in ipairs(passed) do
+    write('ZADD', P .. 'passed', each[2][EXPIRES_AT], each[1])
+    write('ZREM', touch(each[2]), each[3])
+  end
   mend_lanes()
   carry_out(remembered())
   return answer

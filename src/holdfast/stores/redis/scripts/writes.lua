@@ -33,10 +33,15 @@ function act.enter(each)
   local id, row = each[2], each[3]
   write('SADD', P .. 'pairs', row[QUEUE] .. Z .. row[TASK])
   if row[GROUP] then write('SADD', P .. 'grouped', row[QUEUE]) end
+  if row[EXPIRES_AT] then write('ZREM', P .. 'passed', id) end
   write('ZADD', touch(row), row[RUN_AT], member_of(row[SEQ], id))
   came = true
 end
-function act.leave(each) write('ZREM', touch(each[3]), member_of(each[3][SEQ], each[2])) end
+function act.leave(each)
+  local id, row = each[2], each[3]
+  if row[EXPIRES_AT] then write('ZREM', P .. 'passed', id) end
+  write('ZREM', touch(row), member_of(row[SEQ], id))
+end
 
 -- {event, kind, job, line, by a person or not}: write a line of the journal. What counts twice comes last.
 function act.event(each)
