@@ -38,7 +38,9 @@ class Scene:
             "SHOP_BROKER": address,
             "SHOP_STORE": self.store,
             "SHOP_ACKS_LATE": str(int(late)),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": os.pathsep.join(
+                [str(ROOT), os.environ.get("PYTHONPATH", "")]
+            ),  # a mutant comes by the latter
             "HOLDFAST_DB": self.store,
         }
         self.app = App(self.store)
@@ -46,8 +48,9 @@ class Scene:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def worker(self, *more: str) -> subprocess.Popen[bytes]:
-        """Start a Celery worker with one prefork child, in a process group of its own."""
+        """Start a Celery worker with one prefork child unless told otherwise, in a process group of its own."""
         module = ["-A", "tests.integrations.celery_shop:celery", "worker", "-l", "INFO", "--without-gossip"]
+        module.append("--without-mingle")  # which waits a second for other workers
         more = more or ("-c", "1")
         number = len(self._running)
         return self._start([sys.executable, "-m", "celery", *module, "-n", f"w{number}@here", *more])

@@ -13,6 +13,7 @@ from celery import Celery
 
 from holdfast import App, Flow
 from holdfast.clock import pause
+from holdfast.integrations import celery as guarding
 from holdfast.integrations.celery import Guard
 
 FOLDER = Path(os.environ["SHOP_FOLDER"])
@@ -25,6 +26,8 @@ celery.conf.update(
     worker_prefetch_multiplier=1,
     broker_connection_retry_on_startup=True,
 )
+guarding.RESTART_S = 0.5  # tests wait for these
+guarding.AWAY_S = 1
 guard = Guard(celery, os.environ["SHOP_STORE"], republish_s=30, lease_s=float(os.environ.get("SHOP_LEASE_S", "30")))
 app = App(os.environ["SHOP_STORE"])
 guard.attach(app)
