@@ -309,7 +309,7 @@ def test_a_keeper_sends_what_is_due_behind_others_that_wait_and_beside_one_that_
             return NewJob(id=name, task="t", queue="celery", policy=policy, payload=payload, **more)
 
         app.store.add([job("due", '{"number": 1}'), job("broken", "[[], 1")])
-        app.store.add([job(f"waits-{number}", "{}", delay_s=3600) for number in range(PAGE + 5)])
+        app.store.add([job(f"waits-{number}", '{"number": 2}', delay_s=3600) for number in range(PAGE + 5)])
         keeper = guard.keeper()
         keeper.publish()
         keeper.stop()
