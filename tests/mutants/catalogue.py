@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from tests.mutants.hand import hand_mutants
+from tests.mutants.lua import lua_mutants
 from tests.mutants.mutant import ROOT, Mutant
 from tests.mutants.python import python_mutants
 from tests.mutants.sql import sql_mutants
@@ -16,7 +17,7 @@ EQUIVALENT = Path(__file__).with_name("equivalent.toml")
 
 def all_mutants() -> list[Mutant]:
     """Make each of them; one that does not fit the tree any more ends the program."""
-    mutants = [*sql_mutants(), *python_mutants(), *hand_mutants()]
+    mutants = [*sql_mutants(), *python_mutants(), *hand_mutants(), *lua_mutants()]
     names = Counter(mutant.name for mutant in mutants)
     if twice := [name for name, number in names.items() if number > 1]:
         raise SystemExit(f"several mutants have the same name: {twice}")

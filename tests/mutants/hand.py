@@ -50,7 +50,7 @@ def mutate(file: str, entry: dict[str, Any]) -> str:
         raise Unfit(f"there is no {file}")
     source = (PACKAGE / file).read_text()
     source = expand(source) if file.endswith("queries.sql") else source
-    change = _change_sql if file.endswith(".sql") else _change_python
+    change = {"sql": _change_sql, "lua": _change_lua}.get(file.rpartition(".")[2], _change_python)
     return change(source, entry.get("in", ""), entry["replace"], entry.get("by", ""), entry.get("nth", 0))
 
 
@@ -70,6 +70,25 @@ def _change_sql(source: str, statement: str, old: str, new: str, nth: int) -> st
     words = r"\s+".join(re.escape(word) for word in old.split())
     match = _only(list(re.finditer(words, source[start:end])), nth, old)
     return source[: start + match.start()] + new + source[start + match.end() :]
+
+
+# ----------------------------------------------------------------------------------------------- Lua
+
+
+def _change_lua(source: str, function: str, old: str, new: str, nth: int) -> str:
+    start, end = _span_of_lua(source, function) if function else (0, len(source))
+    words = r"\s+".join(re.escape(word) for word in old.split())
+    match = _only(list(re.finditer(words, source[start:end])), nth, old)
+    return source[: start + match.start()] + new + source[start + match.end() :]
+
+
+def _span_of_lua(source: str, function: str) -> tuple[int, int]:
+    head = rf"^( *)(?:local )?function {re.escape(function)}\(.*?(?:^\1end$|\bend$)"
+    found = _only(list(re.finditer(head, source, re.MULTILINE | re.DOTALL)), 0, f"function {function}")
+    whole = re.compile(rf"^{found.group(1)}end$", re.MULTILINE).search(source, found.start())
+    line_end = source.index("\n", found.start())
+    is_short = source[found.start() : line_end].rstrip().endswith(" end")
+    return found.start(), line_end if is_short or whole is None else whole.end()
 
 
 # -------------------------------------------------------------------------------------------- Python

@@ -22,9 +22,12 @@ class Mutant:
     is_in_a_function: bool = False  # and its tests call that function in their own process
 
     @property
-    def needs_postgres(self) -> bool:
-        """Say whether only tests with PostgreSQL can notice it."""
-        return "postgres" in self.file or all("postgres" in test for test in self.tests)
+    def server(self) -> str:
+        """Return the kind of server without which no test can notice it, if there is one."""
+        for kind in ("postgres", "redis"):
+            if kind in self.file or all(kind in test for test in self.tests):
+                return kind
+        return ""
 
     @property
     def noticed_by(self) -> str:
@@ -32,9 +35,10 @@ class Mutant:
 
         The memory store is made of the pure modules, and its tests are the fastest.
         """
-        if self.needs_postgres:
-            return "postgres"
-        return "not postgres and not sqlite" if self.name.startswith("python ") else "not postgres"
+        if self.server:
+            return self.server
+        no_server = "not postgres and not redis"
+        return f"{no_server} and not sqlite" if self.name.startswith("python ") else no_server
 
     @property
     def digest(self) -> str:

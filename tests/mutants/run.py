@@ -128,13 +128,13 @@ def _are_green(mutant: Mutant, tests: tuple[str, ...], environment: dict[str, st
 def unbroken(mutants: list[Mutant]) -> list[Mutant]:
     """The package as it is, once for each place in the tests: what is red anyhow would count every mutant as dead."""
     found = []
-    for needs_postgres in (True, False):
-        group = [mutant for mutant in mutants if mutant.needs_postgres is needs_postgres]
+    for server in ("postgres", "redis", ""):
+        group = [mutant for mutant in mutants if mutant.server == server]
         places = {Path(test.partition("::")[0]) for mutant in group for test in mutant.tests}
         for place in sorted(place for place in places if places.isdisjoint(place.parents)):
-            file = next((mutant.file for mutant in group if "postgres" in mutant.file), group[0].file)
+            file = next((mutant.file for mutant in group if server and server in mutant.file), group[0].file)
             text = (PACKAGE / file).read_text()
-            on = " with PostgreSQL" if needs_postgres else ""
+            on = f" with {server}" if server else ""
             found.append(Mutant(f"{place}{on}, nothing broken", file, text, (str(place),)))
     return found
 
