@@ -11,11 +11,16 @@ import signal
 
 def main() -> None:
     """Import the command line, and run it."""
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as under nohup
-        signal.signal(signal.SIGINT, _interrupted)
+    be_quiet()
     from holdfast.cli.main import main as command_line  # it handles signals itself
 
     command_line()
+
+
+def be_quiet() -> None:
+    """End without a traceback on Ctrl-C, until the command line handles signals itself."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not ignored, as under nohup
+        signal.signal(signal.SIGINT, _interrupted)
 
 
 def _interrupted(number: int, _: object) -> None:

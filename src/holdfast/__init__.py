@@ -12,6 +12,14 @@ job = charge.using(key="order-42").enqueue(42, cents=999)
 job.result(timeout=10)
 """
 
+import sys
+
+if sys.argv[:1] == ["-m"] and ("-m", "holdfast") in zip(sys.orig_argv, sys.orig_argv[1:], strict=False):
+    # `python -m holdfast`, whose imports take a moment
+    from holdfast_start import be_quiet
+
+    be_quiet()
+
 from holdfast.app import App
 from holdfast.core.payload import Codec, injected
 from holdfast.core.policy import Retry

@@ -1,6 +1,6 @@
 """`python -m holdfast` is the same as `holdfast`."""
 
-from holdfast.cli.main import main
+from holdfast_start import main
 
 if __name__ == "__main__":
     main()

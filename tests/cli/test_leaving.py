@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -127,6 +128,18 @@ def test_ctrl_c_while_the_program_is_imported_says_so_in_one_line(folder: Path) 
     (folder / "holdfast" / "__init__.py").write_text("open('importing', 'x').close()\nimport time\ntime.sleep(600)\n")
     start = "import sys\nsys.path.insert(0, '.')\nfrom holdfast_start import main\nmain()\n"
     with program(folder, command=[sys.executable, "-c", start]) as started:
+        until((folder / "importing").exists, folder)
+        started.send_signal(signal.SIGINT)
+        assert started.wait(WAIT_S) == 130
+    assert said(folder) == "holdfast: interrupted\n"
+
+
+@pytest.mark.parametrize("slow", ["holdfast/app.py", "holdfast/cli/main.py"])
+def test_ctrl_c_while_the_module_is_run_and_imports_says_so_in_one_line(folder: Path, slow: str) -> None:
+    """`python -m holdfast`, with one of its imports in place of the moment that they take together."""
+    shutil.copytree(ROOT / "src", folder, dirs_exist_ok=True)
+    (folder / slow).write_text("open('importing', 'x').close()\nimport time\ntime.sleep(600)\n")
+    with program(folder, command=[sys.executable, "-m", "holdfast", "version"]) as started:
         until((folder / "importing").exists, folder)
         started.send_signal(signal.SIGINT)
         assert started.wait(WAIT_S) == 130

@@ -1,5 +1,6 @@
 """A process that a handler forks: it may enqueue, and is no worker."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast import Context, Flow
-from holdfast.errors import LeaseLost
+from holdfast import App, Context, Flow
+from holdfast.errors import LeaseLost, StoreUnsupported
 from holdfast.forks import ForkGuard, end_if_forked
 from holdfast.worker.executors import Loop
 from tests.servers import CLOCK
@@ -50,6 +51,25 @@ def test_the_door_is_open_only_to_the_process_that_made_it(file_house: House) ->
     assert door.workers() == []
     assert in_a_fork(lambda: door.workers) == RAISED
     assert in_a_fork(lambda: ForkGuard(lambda: file_house.app.store).workers) == PASSED
+
+
+def test_a_forked_process_is_told_that_it_cannot_enqueue_into_memory() -> None:
+    app = App("memory://")
+    task = app.task(name="t")(lambda: None)
+    task.enqueue()
+
+    def enqueue() -> None:
+        with pytest.raises(StoreUnsupported, match="belongs to the process that made it"):
+            task.enqueue()
+        with pytest.raises(StoreUnsupported):
+            app.counts()
+        app.close()
+
+    for held in (False, True):  # a thread of the parent may be at work in the store
+        with app.store.lock if held else contextlib.nullcontext():  # type: ignore[attr-defined]
+            assert in_a_fork(enqueue) == PASSED
+    assert app.counts()["ready"] == 1
+    app.close()
 
 
 def test_a_forked_process_may_enqueue_and_opens_no_transaction(shared_house: House) -> None:

@@ -59,12 +59,13 @@ from holdfast.core.settlement import Settlement, is_as_judged, own_event, stale_
 from holdfast.core.verdict import Verdict
 from holdfast.core.worker_exit import WorkerExit, gone
 from holdfast.errors import StoreUnsupported, UsageError, WorkerGone
+from holdfast.forks import renew_in_child
 from holdfast.stores import keyed_jobs
 from holdfast.stores.memory.batches import MemoryBatches
 from holdfast.stores.memory.errors import ErrorCounts
 from holdfast.stores.memory.figures import MemoryFigures
 from holdfast.stores.memory.keys import MemoryKeys, live_key
-from holdfast.stores.memory.one_at_a_time import one_at_a_time
+from holdfast.stores.memory.one_at_a_time import Forked, one_at_a_time
 from holdfast.stores.memory.tokens import MemoryTokens
 from holdfast.stores.protocol import Added, Fired, Reply, Schema, Transaction, duty_lost
 from holdfast.stores.wakeups import Wakeups
@@ -90,7 +91,8 @@ class MemoryStore:
     def __init__(self, url: str = "memory://", *, clock: Clock | None = None) -> None:
         self.url = url
         self._clock: Clock = clock if clock is not None else SystemClock()
-        self.lock = threading.RLock()
+        self.lock: Any = threading.RLock()
+        renew_in_child(self)
         self._jobs: dict[str, Job] = {}  # in the order in which they were added
         self._workers: dict[str, Worker] = {}  # in the order in which they enrolled
         self._events: dict[str, list[Event]] = {}  # by job
@@ -116,6 +118,10 @@ class MemoryStore:
         self._steps: dict[str, dict[tuple[int, int], Step]] = {}  # by job, then by (aside, position)
         self._signals: dict[tuple[str, str], Signal] = {}  # by (workflow, id), in the order in which they came
         self._taken: dict[tuple[str, str], int] = {}  # signal -> the position of the step that took it
+
+    def after_fork_in_child(self) -> None:
+        """Refuse every verb: the parent does not see what is done to the copy."""
+        self.lock = Forked()
 
     def now(self) -> Moment:
         return Moment(self._clock.wall(), self._clock.lease())
@@ -679,7 +685,7 @@ class MemoryStore:
         return wrong + [f"key {key!r} has {times} live jobs" for key, times in keys.items() if times > 1]
 
     def close(self) -> None:
-        self.wake()
+        self._hints.wake()
 
     # ------------------------------------------------------------------- what several verbs have in common
 
