@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import psycopg
 import pytest
 from msgspec.structs import replace
 
@@ -30,6 +31,7 @@ from holdfast.insight import diagnosis, postgres_findings, sqlite_findings, tuni
 from holdfast.insight.explain import explain
 from holdfast.insight.findings import Finding
 from holdfast.insight.format import moment, size
+from holdfast.stores import open_store
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite import facts, names
@@ -180,6 +182,31 @@ def test_damage(store: Store, clock: FakeClock, monkeypatch: pytest.MonkeyPatch)
     assert diagnose(store, clock)["The file is damaged"].severity == "problem"
     monkeypatch.setattr(sqlite_findings, "CHECKED_MAX", 1)
     assert "holdfast db check" in diagnose(store, clock)["Not checked for damage"].evidence
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_a_job_whose_worker_has_no_row_needs_no_backup(
+    request: pytest.FixtureRequest, run: Run, folder: Path, kind: str
+) -> None:
+    address = f"sqlite:///{folder}/jobs.db" if kind == "sqlite" else str(request.getfixturevalue("postgres"))
+    with closing(open_store(address)) as store:
+        store.migrate()
+        job = start(store, worker := enrol(store), lease_s=3600.0)
+        remove = "DELETE FROM {table} WHERE id = '" + worker + "'"
+        if kind == "sqlite":
+            with closing(sqlite3.connect(folder / "jobs.db", isolation_level=None)) as connection:
+                connection.execute(remove.format(table="holdfast_worker"))
+        else:
+            with psycopg.connect(address, autocommit=True) as connection:
+                connection.execute(remove.format(table="holdfast.worker"))
+        findings = run.json("doctor", "--db", address, code=7)["findings"]
+        [found] = [each for each in findings if each["title"] == "A running job has a worker without a row"]
+        assert job.id in found["evidence"]
+        assert "holdfast scan --fix" in found["fix"]
+        assert "backup" not in str([each["fix"] for each in findings if each["severity"] == "problem"])
+        checked = run("db", "check", "--db", address, code=7)
+        assert "restore it" not in checked.stderr
+        assert "wait until the lease has run out" in checked.stderr
 
 
 def test_a_row_that_cannot_be_read_is_named_with_what_removes_it(store: Store, clock: FakeClock, folder: Path) -> None:

@@ -19,6 +19,7 @@ from holdfast.cli.types import Duration, Text, WordList, by_option, json_option,
 from holdfast.core.machine import ENDED, State
 from holdfast.core.text import counted
 from holdfast.errors import UsageError
+from holdfast.insight.findings import TO_RECOVER_ORPHANS
 from holdfast.stores import open_store
 from holdfast.stores.protocol import Schema, Store, in_words
 from holdfast.stores.sqlite.backup import check_target
@@ -105,8 +106,11 @@ def check(ctx: click.Context, as_json: bool) -> None:
     with opened_store() as store:
         damage = store.damage() if isinstance(store, SqliteStore) else store.check()
         rows = [str(row) for row in store.unreadable()] if isinstance(store, SqliteStore) else []
+        look: Any = getattr(store, "orphans", list)
+        orphans: list[str] = [] if store.missing() else look()
         doubts = [] if store.missing() else list(dict.fromkeys(map(in_words, store.doubts())))
-    findings = damage + rows + doubts
+    damage = [each for each in damage if each not in orphans]
+    findings = damage + rows + orphans + doubts
     if as_json:
         show_json({"ok": not findings, "findings": findings})
     elif not findings:
@@ -115,6 +119,8 @@ def check(ctx: click.Context, as_json: bool) -> None:
         complain(finding)
     if damage:
         complain("the store is damaged; stop the workers and restore it from a backup")
+    if orphans:
+        complain(f"nothing to restore: {TO_RECOVER_ORPHANS}")
     if doubts:
         complain("workers claim no jobs until you run: holdfast db accept --by NAME --note TEXT")
     if findings:

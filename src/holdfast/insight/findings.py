@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core.text import listed
+
 Severity = Literal["ok", "warning", "problem"]  # a warning will become a problem; a problem is one now
+TO_RECOVER_ORPHANS = "wait until the lease has run out: a worker then recovers it; without workers: holdfast scan --fix"
 SEVERITIES: tuple[Severity, ...] = ("problem", "warning", "ok")
 
 
@@ -45,3 +48,10 @@ def findings_view(url: str, findings: Sequence[Finding]) -> dict[str, Any]:
         "ok": all(finding.severity == "ok" for finding in findings),
         "findings": [msgspec.structs.asdict(finding) for finding in worst_first],
     }
+
+
+def of_orphans(orphans: Sequence[str]) -> Iterator[Finding]:
+    """Warn of running jobs whose worker's row another program has removed."""
+    if orphans:
+        evidence = f"{listed(orphans, 3)}; another program removed it"
+        yield warning("A running job has a worker without a row", evidence, TO_RECOVER_ORPHANS)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from holdfast.core.text import counted, listed
-from holdfast.insight.findings import Finding, long_journal, ok, problem, warning
+from holdfast.insight.findings import Finding, long_journal, of_orphans, ok, problem, warning
 from holdfast.insight.format import brief, size
 from holdfast.stores.postgres.facts import PostgresFacts
 from holdfast.stores.protocol import Store
@@ -17,23 +18,27 @@ EVENTS_MAX = 50_000_000
 
 def of_the_database(store: Store, found: PostgresFacts) -> Iterator[Finding]:
     """Check the server and our schema in it."""
-    yield _soundness(store, found)
+    yield from _soundness(store, found)
     yield from _durability(found)
     yield _load(found)
     yield from _cleaning(found)
     yield from _liveness(found)
 
 
-def _soundness(store: Store, found: PostgresFacts) -> Finding:
-    damage = store.check()
+def _soundness(store: Any, found: PostgresFacts) -> Iterator[Finding]:
+    orphans = [] if store.missing() else store.orphans()
+    damage = [each for each in store.check() if each not in orphans]
     where = f"schema {found.schema} of {found.database}, PostgreSQL {found.version}"
+    yield from of_orphans(orphans)
     if damage:
-        return problem("The tables contradict each other", listed(damage, 3), "restore the database from a backup")
+        yield problem("The tables contradict each other", listed(damage, 3), "restore the database from a backup")
+        return
     if not found.takes_writes:
         evidence = f"{where} is a standby, or was set to read-only"
         fix = "give the address of the primary, for example with several hosts and target_session_attrs=read-write"
-        return problem("The server takes no writes", evidence, fix)
-    return ok("The tables are sound", f"{where}, {size(found.table_bytes)} of jobs")
+        yield problem("The server takes no writes", evidence, fix)
+        return
+    yield ok("The tables are sound", f"{where}, {size(found.table_bytes)} of jobs")
 
 
 def _durability(found: PostgresFacts) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from holdfast.core.text import counted, listed
-from holdfast.insight.findings import Finding, long_journal, ok, problem, warning
+from holdfast.insight.findings import Finding, long_journal, of_orphans, ok, problem, warning
 from holdfast.insight.format import size
 from holdfast.stores.protocol import Store
 from holdfast.stores.sqlite.facts import SqliteFacts
@@ -42,6 +42,7 @@ def _soundness(store: Any, found: SqliteFacts) -> Iterator[Finding]:
         return
     wal = f", with {size(found.wal_bytes)} more in {found.path.name}-wal" if found.wal_bytes else ""
     yield ok("The file is sound", f"{found.path}, {size(found.file_bytes)}{wal}")
+    yield from of_orphans(store.orphans())
     for row in store.unreadable()[:ROWS_NAMED]:
         yield problem("A row cannot be read", f"{row.row}: {row.cause}; another program wrote it", row.fix)
 

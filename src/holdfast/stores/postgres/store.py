@@ -635,8 +635,12 @@ class PostgresStore:
     def check(self) -> list[str]:
         if gone := self.missing():
             return [f"the table {self._db.options.schema}.{name} is missing" for name in gone]
-        orphans = row_json.rows_from(self._db.one("check")[0])
-        return [f"job {job_id} runs under worker {worker}, which has no row" for job_id, worker in orphans]
+        return self.orphans()
+
+    def orphans(self) -> list[str]:
+        """Name the running jobs whose worker's row another program has removed. They are recovered by their lease."""
+        found = row_json.rows_from(self._db.one("check")[0])
+        return [f"job {job_id} runs under worker {worker}, which has no row" for job_id, worker in found]
 
     def condition(self) -> PostgresFacts:
         """Say what is known of the server and of our tables."""

@@ -77,8 +77,13 @@ def _filesystem(path: Path) -> str | None:
 def damage(db: Connections) -> list[str]:
     """Read the whole file; return what is wrong with it, in words. The rows are read by `unreadable.py`."""
     with db.reading() as connection:
-        found = [row[0] for row in connection.execute("PRAGMA quick_check(20)") if row[0] != "ok"]
-        if connection.execute(Q["schema_exists"]).fetchone() is not None:
-            orphans = row_json.rows_from(connection.execute(Q["check"]).fetchone()[0])
-            found += [f"job {job_id} runs under worker {worker}, which has no row" for job_id, worker in orphans]
-    return found
+        return [row[0] for row in connection.execute("PRAGMA quick_check(20)") if row[0] != "ok"]
+
+
+def orphans(db: Connections) -> list[str]:
+    """Return the running jobs whose worker has no row, in words."""
+    with db.reading() as connection:
+        if connection.execute(Q["schema_exists"]).fetchone() is None:
+            return []
+        found = row_json.rows_from(connection.execute(Q["check"]).fetchone()[0])
+    return [f"job {job_id} runs under worker {worker}, which has no row" for job_id, worker in found]

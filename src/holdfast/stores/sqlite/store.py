@@ -597,13 +597,17 @@ class SqliteStore:
         return gone if len(gone) < len(_TABLES) else []
 
     def check(self) -> list[str]:
-        return self.damage() + [str(row) for row in self.unreadable()]
+        return self.damage() + self.orphans() + [str(row) for row in self.unreadable()]
 
     def damage(self) -> list[str]:
         """Say what is wrong with the file."""
         if gone := self.missing():
             return [f"the table {name} is missing" for name in gone]
         return facts.damage(self._db)
+
+    def orphans(self) -> list[str]:
+        """Name the running jobs whose worker's row another program has removed. They are recovered by their lease."""
+        return [] if self.missing() else facts.orphans(self._db)
 
     def unreadable(self) -> list[UnreadableRow]:
         """Read every row, and name those that another program has damaged."""
