@@ -44,13 +44,32 @@ def beats(listener: Listener) -> list[dict[str, Any]]:
     return [json.loads(line) for line in re.findall(r"^data: (.*)$", listener.text, re.MULTILINE)]
 
 
-def test_the_pulse_beats_and_says_when_something_has_changed(serve: Callable[..., Client], app: App) -> None:
-    listener = Listener(serve(), {}, path="/pulse")
+@pytest.mark.parametrize("path", ["/pulse", "/v1/pulse"])
+def test_the_pulse_beats_and_says_when_something_has_changed(serve: Callable[..., Client], app: App, path: str) -> None:
+    listener = Listener(serve(), {}, path=path)
     listener.until(lambda each: len(beats(each)) >= 2)
     assert all(beat["at"].endswith("Z") for beat in beats(listener))
     before = beats(listener)[-1]["version"]
     add(app.store)
     listener.until(lambda each: beats(each)[-1]["version"] > before)
+    topics = beats(listener)[-1]["topics"]
+    assert topics == {"jobs": 2, "journal": 1}
+    app.store.pause("mail", True)
+    listener.until(lambda each: beats(each)[-1]["topics"] == {"jobs": 2, "journal": 2})
+    listener.leave()
+
+
+@pytest.mark.parametrize("path", ["/pulse", "/v1/pulse"])
+def test_a_token_with_queues_feels_the_pulse_of_its_queues(serve: Callable[..., Client], app: App, path: str) -> None:
+    secret = add_token(app, "ann", "viewer", queues=["mail"])
+    listener = Listener(serve(peer=PEER), {"authorization": f"Bearer {secret}"}, path=path, peer=PEER)
+    listener.until(lambda each: bool(beats(each)))
+    add(app.store, queue="other")
+    many = len(beats(listener))
+    listener.until(lambda each: len(beats(each)) >= many + 3)
+    assert {beat["topics"]["jobs"] for beat in beats(listener)} == {1}
+    add(app.store, queue="mail")
+    listener.until(lambda each: beats(each)[-1]["topics"] == {"jobs": 2})
     listener.leave()
 
 
@@ -73,10 +92,13 @@ def test_one_look_a_second_serves_every_page(serve: Callable[..., Client], monke
     assert client.server.pages.pulse.streams == 0
 
 
-def test_a_stranger_gets_no_pulse_and_a_revoked_token_ends_it(serve: Callable[..., Client], app: App) -> None:
+@pytest.mark.parametrize("path", ["/pulse", "/v1/pulse"])
+def test_a_stranger_gets_no_pulse_and_a_revoked_token_ends_it(
+    serve: Callable[..., Client], app: App, path: str
+) -> None:
     secret, client = add_token(app, "ann", "viewer"), serve(peer=PEER)
-    assert client.get("/pulse").status_code == 401
-    listener = Listener(client, {"authorization": f"Bearer {secret}"}, path="/pulse", peer=PEER)
+    assert client.get(path).status_code == 401
+    listener = Listener(client, {"authorization": f"Bearer {secret}"}, path=path, peer=PEER)
     listener.until(lambda each: bool(beats(each)))
     app.store.tokens.revoke("ann")
     listener.until(lambda each: each.ended)

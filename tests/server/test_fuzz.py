@@ -34,7 +34,7 @@ from tests.server.listener import Listener
 
 EXAMPLES = int(os.environ.get("HOLDFAST_FUZZ_EXAMPLES", "8"))  # for each route, each way
 BEHIND = os.environ.get("HOLDFAST_TEST_BEHIND", "sqlite")
-STREAMS = {"/v1/events", "/v1/workers/{id}/alive"}
+STREAMS = {"/v1/events", "/v1/pulse", "/v1/workers/{id}/alive"}
 _ROUTES = {(route.method, route.path): route for route in PUBLIC_ROUTES}
 _OPERATIONS = {
     (found.method.upper(), found.path): found
@@ -142,7 +142,7 @@ def _answer(
     texts = {
         name: ",".join(map(str, value)) if isinstance(value, list) else str(value) for name, value in query.items()
     }
-    if path == "/v1/events" or path.endswith("/alive"):
+    if path in STREAMS or path.endswith("/alive"):
         asked = "&".join(f"{quote(name)}={quote(value, errors='replace')}" for name, value in texts.items())
         stream = Listener(client, headers, asked, path=path)
         stream.until(lambda each: each.ended or bool(each.text))

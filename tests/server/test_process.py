@@ -57,6 +57,14 @@ def test_a_server_for_others_refuses_to_start_without_a_token(tmp_path: Path) ->
     assert "reaper" not in "".join(server.log)
 
 
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9", "https://jobs.example"])
+def test_a_server_over_a_server_is_a_usage_error(tmp_path: Path, address: str) -> None:
+    """Nobody is asked: the address alone says so."""
+    refused = holdfast(tmp_path, "--db", address, "server", "--port", "0")
+    assert refused.returncode == 2
+    assert f"{address} is a server already; give this one the store behind it" in refused.stderr
+
+
 @pytest.mark.slow  # a real process
 def test_a_port_that_is_taken_is_a_usage_error(tmp_path: Path) -> None:
     with socket.socket() as taken:

@@ -32,7 +32,7 @@ from tests.server.listener import Listener
 from tests.server.verbs import arguments
 
 Serve = Callable[..., Client]
-STREAMS = {"/v1/events", "/v1/workers/{id}/alive"}
+STREAMS = {"/v1/events", "/v1/pulse", "/v1/workers/{id}/alive"}
 ELSEWHERE = ("elsewhere",)
 EACH = pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 

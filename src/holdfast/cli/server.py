@@ -14,6 +14,7 @@ from holdfast.cli.loading import import_options, own_app
 from holdfast.cli.logs import LogForm, log_to_stderr
 from holdfast.cli.types import Text, WordList, app_argument, grace_option, log_format_option
 from holdfast.errors import StoreUnsupported, UsageError
+from holdfast.stores.urls import shown_url
 
 DEFAULT_PORT = 8787
 _INSTALL = "pip install 'holdfast[server]'"
@@ -101,6 +102,11 @@ def server(
 
     log_to_stderr(log_level.upper(), log_format)
     found, registry = own_app(app) or App(settings().db), Registry()
+    if found.url.startswith(("http://", "https://")):
+        raise UsageError(
+            f"{shown_url(found.url)} is a server already; give this one the store behind it: sqlite:///…, "
+            "postgresql://… or redis://…"
+        )
     found.opener = measured(found.opener, found.clock, registry)
     is_local = is_loopback(host)
     options = ServerOptions(

@@ -8,6 +8,7 @@ from holdfast.core.access import ADMINS, OPERATORS, PRODUCERS, READERS, ROLES, W
 from holdfast.runtime.metrics import CONTENT_TYPE
 from holdfast.server import attempts, events, fleet, health, jobs, liveness, metrics, openapi, sessions
 from holdfast.server.call import Call
+from holdfast.server.pages.pulse import pulse
 from holdfast.server.routes import OPEN, Answer, Route
 from holdfast.server.store_verbs import STORE_ROUTES
 
@@ -234,6 +235,10 @@ _FLEET = (
     Route(
         *("GET", "/v1/events", "Stream the journal", events.events, READERS, "filter"),
         query=events.EventsQuery,
+        media_type="text/event-stream",
+    ),
+    Route(
+        *("GET", "/v1/pulse", "Tell programs that show the store when it has changed", pulse, READERS, "filter"),
         media_type="text/event-stream",
     ),
     Route(

@@ -1,7 +1,10 @@
 """The pulse: one line a second to each open page. It says that the server lives, and whether anything has changed.
 
 A page then fetches its own live part. So a stream costs the server a line, and not a rendered page, and one thread
-call a second reads the store for all of them.
+call a second reads the store for all of them. `/pulse` and `/v1/pulse` are one and the same.
+
+`version` rises when a page should fetch its live part again. `topics` says what has changed: `jobs` rises with the
+counts of jobs, `journal` with the newest event. A token with queues gets versions of its own queues.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.core.access import User
 from holdfast.core.durations import iso
 from holdfast.errors import HoldfastError
 from holdfast.server.call import Call
@@ -33,15 +38,47 @@ CHECK_S = 2.0  # how often it is checked that a stream's user still may have it
 STREAMS_MAX = 500
 
 
+@dataclass(slots=True)
+class _Versions:
+    """The versions that were told to users with the same queues."""
+
+    user: User  # one of them
+    version: int = 0
+    jobs: int = 0
+    journal: int = 0
+    counts: object = None
+    newest: int | None = None
+    told_at: float = float("-inf")
+
+    def line(self, facts: Facts | None, now: float) -> bytes:
+        """Return the next line of their streams."""
+        if facts is None:
+            return _line({"down": True, **self._said})
+        whole = self.user.queues is None
+        counts = facts.counts if whole else {name: each for name, each in facts.counts.items() if self.user.sees(name)}
+        newest = facts.newest if whole else None  # of any queue
+        if now - self.told_at >= (CHANGE_S if (counts, newest) != (self.counts, self.newest) else LEAST_S):
+            self.jobs += counts != self.counts
+            self.journal += newest != self.newest
+            self.counts, self.newest, self.told_at = counts, newest, now
+            self.version += 1
+        return _line({"at": iso(facts.now.wall), **self._said})
+
+    @property
+    def _said(self) -> dict[str, object]:
+        topics = {"jobs": self.jobs} | ({"journal": self.journal} if self.user.queues is None else {})
+        return {"version": self.version, "topics": topics}
+
+
 class Pulse:
     """Beats while pages are open. For the event loop of its server."""
 
     def __init__(self, server: Server, snapshot: Snapshot) -> None:
         self._server = server
         self._snapshot = snapshot
-        self._streams: set[asyncio.Queue[bytes]] = set()
+        self._streams: dict[asyncio.Queue[bytes], frozenset[str] | None] = {}  # and the queues that its user sees
         self._task: asyncio.Task[None] | None = None
-        self._version = 0
+        self._versions: dict[frozenset[str] | None, _Versions] = {}
 
     @property
     def streams(self) -> int:
@@ -53,7 +90,9 @@ class Pulse:
         if len(self._streams) >= STREAMS_MAX:
             raise Problem("overloaded", f"{STREAMS_MAX} pages are open; close some, or reload this one")
         beats: asyncio.Queue[bytes] = asyncio.Queue(4)
-        self._streams.add(beats)
+        seen = None if call.user.queues is None else frozenset(call.user.queues)
+        self._streams[beats] = seen
+        self._versions.setdefault(seen, _Versions(call.user))
         if self._task is None or self._task.done():
             self._task = asyncio.ensure_future(self._run())
         return Stream(self._lines(call, beats), "text/event-stream; charset=utf-8")
@@ -67,21 +106,13 @@ class Pulse:
 
     async def _run(self) -> None:
         clock, stopping = self._server.app.clock, self._server.stopping
-        seen: object = None
-        told_at = float("-inf")
         while self._streams and not stopping.is_set():
             facts = await self._read()
-            if facts is None:
-                line = _line({"down": True, "version": self._version})
-            else:
-                is_news = (facts.newest, facts.counts) != seen
-                if clock.lease() - told_at >= (CHANGE_S if is_news else LEAST_S):
-                    seen, told_at = (facts.newest, facts.counts), clock.lease()
-                    self._version += 1
-                line = _line({"at": iso(facts.now.wall), "version": self._version})
-            for beats in self._streams:
+            self._versions = {seen: self._versions[seen] for seen in set(self._streams.values())}
+            lines = {seen: each.line(facts, clock.lease()) for seen, each in self._versions.items()}
+            for beats, seen in self._streams.items():
                 with suppress(asyncio.QueueFull):  # a slow reader misses a beat, and nothing else
-                    beats.put_nowait(line)
+                    beats.put_nowait(lines[seen])
             with suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), BEAT_S)
 
@@ -105,7 +136,7 @@ class Pulse:
                     if not await server.still_admits(call):
                         return
         finally:
-            self._streams.discard(beats)
+            self._streams.pop(beats, None)
 
 
 def _line(data: dict[str, object]) -> bytes:
