@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, Unpack
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,13 +14,27 @@ from msgspec import UNSET, UnsetType
 from holdfast import insight
 from holdfast.acts import store as store_acts
 from holdfast.acts.mass import ACTS, ActName, MassAct, Outcome, act_on_selected
+from holdfast.acts.views import (
+    BatchView,
+    ErrorView,
+    JobFilter,
+    JobRecord,
+    QueueView,
+    Report,
+    ScheduleView,
+    Series,
+    StatusView,
+    TokenView,
+    WorkerReport,
+    WorkerView,
+)
 from holdfast.acts.workers import forget_workers, order_workers, resume_workers
 from holdfast.core.access import Role
 from holdfast.core.audit import Act
 from holdfast.core.limits import Limits, setting
 from holdfast.core.machine import ENDED, State
 from holdfast.core.published import PublishedTask
-from holdfast.core.records import Detector, Event, EventKind, Job
+from holdfast.core.records import Event, EventKind, Job
 from holdfast.core.text import check_storable
 from holdfast.errors import NotFound, UsageError
 from holdfast.ids import new_job_id
@@ -28,7 +42,6 @@ from holdfast.insight import Selection
 from holdfast.insight.diagnosis import diagnose
 from holdfast.insight.explain import Explanation
 from holdfast.insight.findings import Finding
-from holdfast.insight.status import Trouble
 from holdfast.insight.zombies import Lookback
 from holdfast.queues import choose_limits, pause_queue, queue_named, resume_queue
 from holdfast.stores.protocol import Store
@@ -37,244 +50,25 @@ from holdfast.upkeep.reaper import Reaper
 if TYPE_CHECKING:
     from holdfast.app import App
 
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "BatchView",
+    "ErrorView",
+    "JobFilter",
+    "JobRecord",
+    "QueueView",
+    "Report",
+    "ScheduleView",
+    "Series",
+    "StatusView",
+    "TokenView",
+    "WorkerReport",
+    "WorkerView",
+]
+
 V = TypeVar("V", bound=msgspec.Struct)
-
-
-class OrderView(msgspec.Struct, frozen=True, kw_only=True):
-    """An order of a person for workers: `drain` or `stop`. `name`: of the workers, or of their supervisor."""
-
-    name: str
-    act: str
-    by: str | None
-    note: str | None
-    at: datetime
-
-
-class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker, as `holdfast workers list` shows it."""
-
-    id: str
-    name: str
-    state: str
-    host: str
-    pid: int
-    queues: list[str]
-    tasks: list[str] | None
-    slots: int
-    running: int
-    rss_mb: float | None
-    version: str
-    release: str | None
-    started_at: datetime
-    last_beat: datetime
-    gone_at: datetime | None
-    gone_cause: str | None
-    exit_kind: str | None
-    exit_code: int | None
-    order: OrderView | None
-
-
-class EndedView(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt that a worker has ended, as `holdfast workers show` shows it."""
-
-    id: str
-    task: str
-    outcome: str
-    state: str
-    at: datetime
-    took_s: float | None
-
-
-class WorkerReport(WorkerView, frozen=True, kw_only=True):
-    """A worker and what it did last, as of its last beat. The newest ending comes first, the newest log line last."""
-
-    jobs: list[dict[str, Any]]
-    endings: list[EndedView]
-    log: list[str]
-
-
-class QueueView(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue with its jobs by state and the limits that are in force, as `holdfast queues list` shows it."""
-
-    queue: str
-    paused: bool
-    served: bool
-    unserved: dict[str, int]  # due jobs of tasks that no living worker would claim there, by task
-    missing: dict[str, int]  # those of them that no living worker has at all
-    unroused: int
-    ready: int
-    running: int
-    waiting: int
-    held: int
-    done: int
-    dead: int
-    cancelled: int
-    rolled_back: int
-    oldest_due_s: float | None
-    oldest_served_s: float | None
-    in_per_s: float  # jobs that were added in the last five minutes, per second
-    out_per_s: float  # jobs that ended
-    drain_s: float | None  # how long the ready jobs last at that speed; None: they do not get fewer
-    lasts_s: float | None  # how long they last if no more come; None: none ends, or none is due
-    limit: int | None
-    group_limit: int | None
-    rate: str | None
-    burst: int
-    paused_until: datetime | None
-    paused_groups: dict[str, datetime | None]
-    paused_by: str | None
-    paused_at: datetime | None
-    paused_note: str | None
-
-
-class ScheduleView(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule, as `holdfast schedules list` shows it."""
-
-    key: str
-    spec: str
-    tz: str
-    missed: str
-    missed_max: int
-    jitter_s: float
-    task: str
-    queue: str
-    paused: bool
-    declared: bool
-    kept: bool
-    next: datetime | None
-    next_s: float | None
-    late_s: float | None
-    late_instants: int
-    last: datetime | None
-    last_s: float | None
-    job: str | None
-    job_state: str | None
-
-
-class TokenView(msgspec.Struct, frozen=True, kw_only=True):
-    """A token of the HTTP API without its secret. `queues`: None means all."""
-
-    name: str
-    role: Role
-    queues: list[str] | None
-    created_at: datetime
-    used_at: datetime | None
-    expires_at: datetime | None
-    expired: bool
-
-
-class StatusView(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a store: troubles, the worst first, and what changed, as `holdfast status` shows it."""
-
-    store: str
-    at: datetime
-    healthy: bool
-    summary: str
-    troubles: list[Trouble]
-    jobs: dict[str, int]  # by state
-    in_per_s: float
-    out_per_s: float
-    workers: dict[str, int]  # by state
-    errors: list[ErrorView]
-    window_s: float
-    lost: int  # attempts that lost their worker
-    changes: list[dict[str, Any]]
-
-
-class BatchView(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch, as `holdfast batches show` shows it."""
-
-    id: str
-    state: str  # "open": jobs may still be added; "running": one of them has not ended; "ended"
-    complete: bool  # its producer has added all that it wanted to
-    jobs: int
-    progress: float | None  # the share of its jobs that have ended
-    counts: dict[str, int]  # its jobs by state, as they are now
-    counts_at_end: dict[str, int] | None
-    then: str | None  # the id of its last job, which is stored at the end
-    then_task: str | None
-    created_at: datetime
-    added_at: datetime
-    closed_at: datetime | None
-    ended_at: datetime | None
-
-
-class SeriesSum(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs and attempts of a length of time. None: no attempt has a known time."""
-
-    arrived: int  # jobs that were stored or revived
-    ended: int  # attempts that ended their jobs: the next four together
-    done: int
-    dead: int
-    cancelled: int
-    rolled_back: int
-    attempts: int  # also those that are to be tried again, are held, or wait
-    lost: dict[str, int]  # by detector
-    wait_p50_s: float | None  # from when a job was due to the start of its attempt
-    wait_p95_s: float | None
-    wait_p99_s: float | None
-    run_p50_s: float | None
-    run_p95_s: float | None
-    run_p99_s: float | None
-
-
-class SeriesPoint(SeriesSum, frozen=True, kw_only=True):
-    """The sum of the time from `at` to the next point."""
-
-    at: datetime
-
-
-class Series(msgspec.Struct, frozen=True, kw_only=True):
-    """A window of one queue, or of all of them together, as points; and each queue as a sum."""
-
-    window: insight.Window
-    step_s: int
-    queue: str | None
-    at: datetime
-    points: list[SeriesPoint]  # the last one is not over yet
-    total: SeriesSum
-    queues: dict[str, SeriesSum]
-
-
-class ErrorView(msgspec.Struct, frozen=True, kw_only=True):
-    """Attempts of one task that ended with the same error, as `holdfast errors` shows them."""
-
-    task: str
-    fingerprint: str  # for the filters of other commands
-    kind: str
-    origin: str | None
-    message: str
-    attempts: int
-    first_seen: datetime
-    last_seen: datetime
-    releases: list[str]
-    example: str  # the id of the job that had it last
-
-
-class JobFilter(TypedDict, total=False):
-    """The jobs that an act is about. Each name that is given narrows it.
-
-    tags, meta: jobs that have all of these. worker: the id of the worker that runs them. workflow: whether they are
-    workflows. error: the fingerprint of the last error. release: of the worker that ran the attempt with that error.
-    since, until: when the jobs ended, or failed, or were added; with `error` or `release` the time of the error, with
-    `crashed` or `detector` that of the crash.
-    """
-
-    state: str | Sequence[str]
-    queue: str
-    task: str
-    group: str
-    key: str
-    error: str
-    release: str
-    since: datetime
-    until: datetime
-    crashed: bool
-    detector: Detector
-    tags: Sequence[str]
-    meta: Mapping[str, str]
-    worker: str
-    workflow: bool
+_PAGE = 200  # jobs whose history is read at once
 
 
 class Admin:
@@ -532,6 +326,23 @@ class Admin:
         selection.check()
         return insight.first_selected(self._store, selection, limit, before)
 
+    def export(
+        self, *, limit: int = 100, before: str | None = None, step_arguments: bool = False, **chosen: Unpack[JobFilter]
+    ) -> list[JobRecord]:
+        """Return a page of the jobs that match, newest first, with their arguments and history.
+
+        before: as for `select`. step_arguments: with those of steps, which an undo is called with.
+        """
+        rows = self.select(limit=limit, before=before, **chosen)
+        records = insight.job_records(self._store, iter(rows), min(limit, _PAGE), arguments=step_arguments)
+        return _typed(list(records), JobRecord)
+
+    def report(self, since_s: float = 7200.0) -> Report:
+        """Return what went wrong in the last `since_s` seconds: what died, how it was found, errors, acts of people."""
+        if not since_s > 0:
+            raise UsageError(f"since_s={since_s!r} must be more than 0")
+        return _typed([insight.incident_view(self._store, lambda now: now - since_s)], Report)[0]
+
     def act(
         self,
         act: ActName,
@@ -613,6 +424,8 @@ class AsyncAdmin:
     audit = _awaited(Admin.audit)
     limit = _awaited(Admin.limit)
     select = _awaited(Admin.select)
+    export = _awaited(Admin.export)
+    report = _awaited(Admin.report)
     act = _awaited(Admin.act)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import App, NotFound, Refused, UsageError, insight
+from holdfast import App, Flow, NotFound, Refused, UsageError, insight
 from holdfast.admin import Admin, AsyncAdmin, QueueView, ScheduleView, WorkerView
 from holdfast.core.access import digest_of
 from holdfast.core.limits import Rate
@@ -25,7 +25,8 @@ def test_workers_are_typed_as_the_command_line_shows_them(app: App) -> None:
     [worker] = app.admin.workers()
     assert (worker.id, worker.name, worker.state, worker.queues) == (living, "box/1", "alive", ["mail"])
     assert worker.started_at == datetime.fromtimestamp(app.clock.wall(), UTC)
-    assert [(each.name, each.gone_cause) for each in app.admin.workers(gone=True)] == [("box/1", None), ("old", "left")]
+    found = sorted((each.name, each.gone_cause) for each in app.admin.workers(gone=True))
+    assert found == [("box/1", None), ("old", "left")]
 
 
 def test_a_program_drains_stops_and_resumes_workers(app: App) -> None:
@@ -314,3 +315,53 @@ def test_workflows_and_the_jobs_of_a_worker_are_chosen(app: App) -> None:
     assert [each.id for each in app.admin.select(workflow=True)] == [flow.id]
     assert job.id in {each.id for each in app.admin.select(workflow=False)}
     assert [each.id for each in app.admin.select(worker=job.worker or "")] == [job.id]
+
+
+def test_every_kind_of_job_is_exported_with_its_history(app: App) -> None:
+    jobs = [job_in(app.store, state) for state in State]
+    failed = start(app.store, queue="mail")
+    settle(app.store, failed, Failed("no luck"))
+    records = app.admin.export(limit=4)
+    assert [each.id for each in records] == [failed.id, *(job.id for job in reversed(jobs))][:4]
+    rest = app.admin.export(limit=100, before=records[-1].id)
+    assert len(records) + len(rest) == len(jobs) + 1
+    assert {each.state for each in rest} >= {"ready", "running", "held"}
+    assert [event.kind for event in records[0].events] == ["failed"]
+    assert records[0].created_at == datetime.fromtimestamp(app.clock.wall(), UTC)
+    [mail] = asyncio.run(app.aio.admin.export(queue="mail", state="retrying"))
+    assert mail == records[0]
+    with pytest.raises(NotFound):
+        app.admin.export(before="unknown")
+
+
+def test_steps_are_exported_with_their_arguments_if_asked(app: App) -> None:
+    @app.workflow(name="flow")
+    def flow(flow: Flow) -> None:
+        flow.step(int, "7", name="seven", undo=lambda result, text: None)
+        flow.wait("go")
+
+    flow.enqueue()
+    app.tick(budget_s=5)
+    [plain], [whole] = app.admin.export(), app.admin.export(step_arguments=True)
+    assert (plain.state, plain.steps[0].name, plain.steps[0].result) == ("waiting", "seven", 7)
+    assert plain.steps[0].arguments is None
+    assert whole.steps[0].arguments["arguments"] == {"args": ["7"]}
+
+
+def test_a_report_says_what_went_wrong(app: App, clock: FakeClock) -> None:
+    worker = enrol(app.store, name="box")
+    lost = start(app.store, worker, lease_s=5.0)
+    settle(app.store, start(app.store, worker, attempts_max=1, task="t"), Failed("no luck", error_kind="ValueError"))
+    job_in(app.store, State.HELD)
+    app.admin.pause("mail", by="ann", note="the relay is slow")
+    clock.advance(6)
+    settle(app.store, row(app.store, lost.id), EXPIRED, seen_lease=True)
+    report = app.admin.report(3600.0)
+    assert (report.until - report.since).total_seconds() == report.seconds == 3600.0
+    assert (report.held_total, report.dead_total, report.lost["zombies"]) == (1, 1, 2)
+    assert [(each.kind, each.now) for each in report.dead] == [("dead", "dead")]
+    assert [(each.by, each.act, each.note) for each in report.acts] == [("ann", "pause", "the relay is slow")]
+    assert "box" in [each.name for each in report.workers]
+    assert asyncio.run(app.aio.admin.report(3600.0)).lost == report.lost
+    with pytest.raises(UsageError, match="since_s"):
+        app.admin.report(0)

@@ -1,6 +1,7 @@
 """Read by mypy --strict and pyright, never run. `# is: T` is what mypy reveals, `# error: code` what both refuse."""
 
-from datetime import timedelta
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from sqlite3 import Connection
 from typing import Any, reveal_type
 
@@ -239,3 +240,58 @@ async def ticks() -> None:
     reveal_type((await app.aio.tick(25)).finished)  # is: bool
     async with app.reaper() as reaper:
         reveal_type(reaper.name)  # is: str
+
+
+# Options of one enqueue, batches, schedules, middleware, resources, and the reads and acts of people.
+
+chosen = bare.using(tags=["nightly"], meta={"shop": "7"}, group="acme", expires_s=60)
+reveal_type(chosen.enqueue(1))  # is: holdfast.jobs.Job[float]
+reveal_type(awaited.using(key="k", key_scope=3600.0, on_taken="keep").job(1))  # is: holdfast.tasks.Draft[list[str]]
+reveal_type(sync_flow.using(after=["id"]).enqueue(1))  # is: holdfast.jobs.Job[int]
+bare.using(meta=["shop"])  # error: arg-type
+bare.using(on_taken="drop")  # error: arg-type
+bare.using(priority="high")  # error: arg-type
+chosen.enqueue("1")  # error: arg-type
+
+app.every(seconds=30, task=bare.job(1), missed="skip")
+app.every(30, bare)  # error: call-arg
+app.schedule("tenant-7", "0 3 * * *", bare, args=[1], tz="Europe/Vienna")
+app.schedule("tenant-7", "0 3 * * *", charge)  # error: arg-type
+app.cron("@hourly", bare.job("1"))  # error: arg-type
+app.queue("mail", limit=20, group_limit=2, rate="100/60s", burst=5)
+app.queue("mail", group_rate="5/s")  # error: call-arg
+
+with app.batch(then=nothing) as batch:
+    batch.add(bare.job(1), awaited.job(2))
+    batch.add(bare)  # error: arg-type
+
+
+@app.middleware
+def around(ctx: Context) -> Iterator[None]:
+    yield
+
+
+@app.middleware  # error: type-var
+def no_layer(ctx: Context) -> int: ...  # type: ignore[empty-body]  # pyright: ignore
+
+
+class Database: ...
+
+
+def open_database() -> Iterator[Database]:
+    yield Database()
+
+
+app.resource(Database, open_database)
+app.resource(Database, 5)  # error: arg-type
+
+
+async def people() -> None:
+    reveal_type(app.admin.queues()[0].ready)  # is: int
+    [record] = app.admin.export(state="dead", since=datetime.now(UTC))
+    reveal_type(record.events[0].at.year)  # is: int
+    reveal_type(app.admin.report(3600).errors[0].attempts)  # is: int
+    reveal_type(await app.aio.admin.export(limit=5))  # is: list[holdfast.acts.views.JobRecord]
+    app.admin.export(state=5)  # error: arg-type
+    app.admin.export(colour="red")  # error: call-arg
+    await app.aio.admin.report("2h")  # error: arg-type

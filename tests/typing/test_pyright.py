@@ -9,7 +9,7 @@ import pytest
 
 from tests.typing.test_mypy import SAMPLE, expected
 
-PREFIXES = re.compile(r"holdfast\.[a-z]+\.|sqlalchemy\.[a-z.]+\.|builtins\.")
+PREFIXES = re.compile(r"(?:holdfast|sqlalchemy)\.(?:[a-z_]+\.)+|builtins\.")
 REVEALED = re.compile(r'Type of ".*" is "(.+)"$', re.DOTALL)
 OF_A_TASK = re.compile(r"Task\[.*, (.+)\]$")  # the two write parameters differently; what comes out is the same
 
