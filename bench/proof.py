@@ -129,7 +129,7 @@ def _pytest(words: list[str], limit_s: float | None) -> dict[str, Any]:
     environment, short = dict(os.environ), list[str]()
     if limit_s is not None:
         short = ["-p", "proof_deadline"]
-        own = {"PROOF_UNTIL": repr(time.time() + limit_s), "PROOF_SEED": str(random.randrange(10**6))}
+        own = {"PROOF_LIMIT_S": repr(limit_s), "PROOF_SEED": str(random.randrange(10**6))}
         environment |= {"PYTHONPATH": str(Path(__file__).parent), **own}
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
