@@ -25,7 +25,7 @@ import noise
 import page
 import peers
 import report
-from figures import FIGURES
+from figures import FIGURES, ON_REDIS
 from ground import FULL, HERE, QUICK, Ground, home
 from stores import STORES
 
@@ -93,7 +93,9 @@ def arguments() -> argparse.Namespace:
 
 def chosen(given: argparse.Namespace) -> dict[str, Round]:
     """Return what is to be measured, in the order of one round."""
-    known: dict[str, Round] = dict(FIGURES)
+    known: dict[str, Round] = {
+        name: each for name, each in FIGURES.items() if given.store != "redis" or name in ON_REDIS
+    }
     known |= {
         name: (partial(peers.measure, name), 99) for name, peer in peers.PEERS.items() if peer.store == given.store
     }
@@ -101,7 +103,7 @@ def chosen(given: argparse.Namespace) -> dict[str, Round]:
     unknown = set(wanted) - set(known)
     if unknown:
         sys.exit(f"no such figure: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
-    if set(wanted) & set(peers.PEERS) and (trouble := peers.prepare()):
+    if set(wanted) & set(peers.PEERS) and (trouble := peers.prepare(given.store)):
         print(f"the peers are left out: {trouble}", file=sys.stderr)
         wanted = [name for name in wanted if name not in peers.PEERS]
     return {name: known[name] for name in known if name in wanted}

@@ -204,6 +204,13 @@ def _times(number: int) -> Callable[[], bool]:
     return lambda: next(left, None) is not None
 
 
+ON_REDIS = (
+    "enqueue",
+    "bulk",
+    "drain",
+    "depth",
+    "idle",
+)  # the others ask a database, or end leases in it
 FIGURES: dict[str, tuple[Callable[[Ground], Found], int]] = {
     # name: (one round of it, the most rounds that it is worth)
     "enqueue": (enqueue, 99),

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from stores import Bed
+from stores import STORES, Bed
 from watch import stop
 
 from holdfast import App
@@ -72,7 +72,7 @@ class Ground:
     """One run's folder and scale on one kind of store."""
 
     def __init__(self, bed: type[Bed], scale: Scale, folder: Path) -> None:
-        self.store = "postgres" if hasattr(bed, "base") else "sqlite"
+        self.store = next(name for name, each in STORES.items() if each is bed)
         self.scale = scale
         self.folder = folder
         self._bed = bed

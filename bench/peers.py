@@ -11,11 +11,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
+import redis
 from ground import HERE, Ground
-from stores import database, sync
+from stores import database, redis_server, sync
 
 ROOT = HERE.parent
 VENV = ROOT / ".venv-bench"
@@ -37,6 +39,7 @@ class Peer:
     batch: int = 0  # $BENCH_BATCH; where it is set only the drain is measured: the rest is as without it
     large: bool = False  # the drain is also measured with many jobs, and with two processes if it has any
     processes: tuple[int, ...] = (1,)
+    env: str = ""  # its packages are those of requirements-ENV.lock; "": of those for its store
 
 
 PEERS = {
@@ -73,15 +76,35 @@ PEERS = {
     "dbos_postgres": Peer(
         "DBOS 3.3", "postgres", "default; polls its queue each second", depth=0.1, singles=0.2, script="dbos"
     ),
+    "dramatiq": Peer("Dramatiq 2.2", "redis", "one process, 8 threads (default); no results", bulk=True),
+    "saq_redis": Peer("SAQ 0.26", "redis", "concurrency=10 (default)", depth=0.5, bulk=True),
+    "arq": Peer("arq 0.28", "redis", "max_jobs=10, looks each 0.5 s (defaults)", depth=0.2, bulk=True),
+    "rq": Peer("RQ 2.12", "redis", "SimpleWorker, which does not fork for each job", depth=0.2, bulk=True),
+    "celery": Peer("Celery 5.7", "redis", "20 threads, acks_late, no results", depth=0.2, bulk=True, env="redis7"),
+    "taskiq": Peer("Taskiq 0.13", "redis", "RedisStreamBroker, one worker process", depth=0.5, bulk=True, env="redis7"),
+    "huey_redis": Peer("huey 3.5", "redis", "consumer with 4 threads; no acknowledgement exists", bulk=True),
 }
 
 
-def prepare() -> str | None:
-    """Make the environment from bench/requirements.lock, unless it is there; return what went wrong, if so."""
-    target = f"{VENV.name}/.locked"
-    variables = [f"VENV={VENV.name}", "LOCK=bench/requirements.lock", f"PYTHON={sys._base_executable}"]  # type: ignore[attr-defined]
-    made = subprocess.run(["make", "-s", *variables, target], cwd=ROOT, capture_output=True, text=True)
-    return None if made.returncode == 0 else (made.stderr.strip().splitlines() or ["make failed"])[-1]
+def prepare(store: str) -> str | None:
+    """Make the environments of the peers on this store, unless they are there; return what went wrong, if so."""
+    for env in sorted({environment(name) for name, peer in PEERS.items() if peer.store == store}):
+        venv, lock = _venv(env).name, f"bench/requirements{env}.lock"
+        variables = [f"VENV={venv}", f"LOCK={lock}", f"PYTHON={sys._base_executable}"]  # type: ignore[attr-defined]
+        made = subprocess.run(["make", "-s", *variables, f"{venv}/.locked"], cwd=ROOT, capture_output=True, text=True)
+        if made.returncode != 0:
+            return (made.stderr.strip().splitlines() or ["make failed"])[-1]
+    return None
+
+
+def environment(name: str) -> str:
+    """Return what the lock file of a peer has behind `requirements` in its name."""
+    peer = PEERS[name]
+    return f"-{peer.env or peer.store}" if peer.store == "redis" else ""
+
+
+def _venv(env: str) -> Path:
+    return ROOT / f"{VENV.name}{env}"
 
 
 def measure(name: str, ground: Ground) -> dict[str, float]:
@@ -109,7 +132,7 @@ def _drained(name: str, ground: Ground, jobs: int, processes: int) -> float:
     """Return how many jobs a second are done, in the time of `peer_cap_s` at the most."""
     with _place(name, ground) as env:
         _ask(name, "fill", env, jobs)
-        if "BENCH_URL" in env:
+        if PEERS[name].store == "postgres":
             sync(env["BENCH_URL"], on=True)
         return _ask(name, "drain", env | {"BENCH_PROCESSES": str(processes)}, jobs, ground.scale.peer_cap_s)["rate"]
 
@@ -125,6 +148,12 @@ def _place(name: str, ground: Ground, *, synced: bool = False) -> Iterator[dict[
     peer = PEERS[name]
     with tempfile.TemporaryDirectory(dir=ground.folder) as folder:
         env = {**os.environ, "BENCH_FILE": f"{folder}/peer.db", "BENCH_BATCH": str(peer.batch or "")}
+        if peer.store == "redis":
+            url = f"{redis_server()}/0"
+            with closing(redis.Redis.from_url(url)) as db:
+                db.flushdb()
+            yield {**env, "BENCH_URL": url}
+            return
         if peer.store != "postgres":
             yield env
             return
@@ -135,7 +164,8 @@ def _place(name: str, ground: Ground, *, synced: bool = False) -> Iterator[dict[
 
 def _ask(name: str, verb: str, env: dict[str, str], jobs: int, cap_s: float = 0.0) -> dict[str, float]:
     script = HERE / f"peer_{PEERS[name].script or name}.py"
-    command = [str(PYTHON), str(script), verb, env["BENCH_FILE"], str(jobs), str(cap_s)]
+    python = _venv(environment(name)) / "bin" / "python"
+    command = [str(python), str(script), verb, env["BENCH_FILE"], str(jobs), str(cap_s)]
     env = {**env, "BENCH_FSYNC": "0" if verb == "fill" else "1"}
     asked = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     if asked.returncode != 0:

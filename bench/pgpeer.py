@@ -10,26 +10,20 @@ import asyncio
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import peer
 import psycopg
-from watch import percentile, stop, watch
+from peerproc import started, waits, worker
+from watch import percentile, watch
+
+__all__ = ["URL", "PostgresPeer", "started"]
 
 URL = os.environ["BENCH_URL"]
-
-
-def started(sent: float) -> None:
-    """Write down how long the job waited, in ms; this clock is one for all processes of the machine."""
-    waited = 1000 * (time.monotonic() - sent)
-    with Path(os.environ["BENCH_FILE"]).open("a") as lines:
-        lines.write(f"{waited}\n")
 
 
 class PostgresPeer(peer.Verbs):
@@ -81,9 +75,9 @@ class PostgresPeer(peer.Verbs):
         self._run(asyncio.sleep(0))
         with worker(path):
             self._run(send(1))
-            _waits(path, 1)  # the worker is there
+            waits(path, 1)  # the worker is there
             self._run(send(jobs))
-            times = _waits(path, jobs + 1)[1:]
+            times = waits(path, jobs + 1)[1:]
         return {"p50": percentile(times, 0.5), "p99": percentile(times, 0.99)}
 
     def main(self) -> None:
@@ -109,22 +103,6 @@ class PostgresPeer(peer.Verbs):
         self._runner.run(work)
 
 
-@contextmanager
-def worker(path: Path, processes: int = 1) -> Iterator[None]:
-    """Run the peer's worker, each process of it by itself."""
-    said = path.with_suffix(".log")
-    with said.open("wb") as log:
-        command = [sys.executable, sys.argv[0], "serve", str(path), "0", "0"]
-        started = [subprocess.Popen(command, stdout=log, stderr=log) for _ in range(processes)]
-        try:
-            yield
-        except TimeoutError as error:
-            raise TimeoutError(f"{error}; the worker said: {said.read_text()[-1500:]}") from None
-        finally:
-            for process in started:
-                stop(process, signal.SIGTERM)
-
-
 def counter(query: str) -> Callable[[], int]:
     """Return a function that asks the database for one number; 0 while there is no table."""
     db = psycopg.connect(URL, autocommit=True)
@@ -137,14 +115,3 @@ def counter(query: str) -> Callable[[], int]:
         return int(row[0] or 0) if row else 0
 
     return ask
-
-
-def _waits(path: Path, number: int) -> list[float]:
-    give_up_at = time.monotonic() + 60
-    while True:
-        times = [float(line) for line in path.read_text().splitlines()] if path.exists() else []
-        if len(times) >= number:
-            return times
-        if time.monotonic() > give_up_at:
-            raise TimeoutError(f"{len(times)} of {number} jobs were started within 60 s")
-        time.sleep(0.02)

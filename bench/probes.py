@@ -16,7 +16,7 @@ import noise
 import psutil
 import psycopg
 from noise import cpu_seconds, family
-from stores import Bed, PostgresBed
+from stores import Bed, PostgresBed, RedisBed
 
 from holdfast.core.capacity import Cost
 
@@ -148,7 +148,16 @@ class PostgresProbe(Probe):
         return float(row[0])
 
 
+class RedisProbe(Probe):
+    """Only what processes use."""
+
+    def wal(self) -> float:
+        return 0.0
+
+
 def probe_of(bed: Bed) -> Probe:
+    if isinstance(bed, RedisBed):
+        return RedisProbe(bed)
     return PostgresProbe(bed) if isinstance(bed, PostgresBed) else SqliteProbe(bed)
 
 

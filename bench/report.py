@@ -167,10 +167,26 @@ GOALS = {
         Goal("pickup p50 < 6 ms from another process", median("pickup.p50"), lambda x: x < 6, "{:.1f} ms"),
         Goal("pickup p99 < 30 ms from another process", median("pickup.p99"), lambda x: x < 30, "{:.1f} ms"),
     ],
+    "redis": [
+        *[
+            times(4, "drain", f"{name}.drain", f"drain, one process / {peer.label}")
+            for name, peer in PEERS.items()
+            if peer.store == "redis"
+        ],
+        *[
+            times(1.0, "enqueue", f"{name}.enqueue", f"single enqueue / {peer.label}")
+            for name, peer in PEERS.items()
+            if peer.store == "redis"
+        ],
+        at_least(12_000, "drain", "drain, one process"),
+        at_least(30_000, "enqueue_many", "bulk enqueue"),
+        Goal("pickup p50 < 4 ms from another process", median("pickup.p50"), lambda x: x < 4, "{:.1f} ms"),
+    ],
 }
 SETTINGS = {
     "sqlite": "one worker process, 20 slots; WAL, synchronous FULL; finished rows kept",
     "postgres": "one worker process, 20 slots; the server as it comes: every commit synced; finished rows kept",
+    "redis": "one worker process, 20 slots; append-only file, written each second; finished jobs kept",
 }
 
 

@@ -14,17 +14,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import count
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import noise
 import psycopg
+import redis
 
 from holdfast.clock import SystemClock
 from holdfast.core.records import Job
 from holdfast.ids import new_id
 from holdfast.stores import row_json
 from holdfast.stores.postgres.store import PostgresStore
+from holdfast.stores.redis.store import RedisStore
 from holdfast.stores.sqlite.statements import Q
 from holdfast.stores.sqlite.store import SqliteStore
 
@@ -205,6 +208,68 @@ class PostgresBed:
         self._db.close()
 
 
+class RedisBed:
+    """A database of a Valkey server of our own, with an append-only file that is written each second."""
+
+    def __init__(self, folder: Path) -> None:
+        self._number = next(_numbers)
+        self.url = f"{redis_server()}/{self._number}"
+        self._db = redis.Redis.from_url(self.url)
+        self._db.flushdb()
+        self._store = RedisStore(self.url)
+        self._store.migrate()
+
+    @staticmethod
+    def engine() -> dict[str, str]:
+        found: dict[str, Any] = redis.Redis.from_url(redis_server()).info("server")  # type: ignore[assignment]
+        return {"Valkey": found.get("valkey_version") or found["redis_version"]}
+
+    def done(self) -> int:
+        return int(self._db.hget("{holdfast}:ended", "default\0done") or 0)  # type: ignore[arg-type]
+
+    def raw_insert(self, ids: list[str]) -> None:
+        for id in ids:
+            self._db.set(f"raw:{id}", "{}")
+
+    def raw_insert_job(self, ids: list[str]) -> None:
+        for id in ids:
+            self._db.set(f"raw:{id}", "{}" * 100)
+
+    def raw_loop(self, task: str, batch: int = BATCH) -> int:
+        raise NotImplementedError
+
+    def expire_all(self, at: float) -> None:
+        raise NotImplementedError
+
+    def holds(self, worker: str) -> bool:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self._store.close()
+        self._db.flushdb()
+        self._db.close()
+
+
+_numbers = count(1)
+
+
+@lru_cache(maxsize=1)
+def redis_server() -> str:
+    """Start the Valkey server that all beds and peers share; it ends with this program."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from tests.servers import RedisServer
+
+    usual, tempfile.tempdir = tempfile.tempdir, os.environ.get("BENCH_HOME", tempfile.gettempdir())
+    try:
+        started = RedisServer("--appendonly", "yes", "--appendfsync", "everysec", "--databases", "10000")
+    finally:
+        tempfile.tempdir = usual
+    atexit.register(started.close)
+    assert started._process is not None
+    noise.servers.append(started._process.pid)
+    return started.url
+
+
 @lru_cache(maxsize=1)
 def server() -> str:
     """Start the server that all beds and peers share; it ends with this program. Its data are in $BENCH_HOME."""
@@ -245,4 +310,4 @@ def sync(url: str, *, on: bool) -> None:
         db.execute(f"ALTER DATABASE {name} SET synchronous_commit = {'on' if on else 'off'}")
 
 
-STORES: dict[str, type[Bed]] = {"sqlite": SqliteBed, "postgres": PostgresBed}
+STORES: dict[str, type[Bed]] = {"sqlite": SqliteBed, "postgres": PostgresBed, "redis": RedisBed}
