@@ -22,7 +22,7 @@ from holdfast.core.limits import Queue, Setting
 from holdfast.core.machine import ENDED
 from holdfast.core.published import PublishedTask
 from holdfast.core.records import Duty, NewJob, Order, Recent, Schedule, Worker
-from holdfast.core.rollups import EVER, HOUR, MINUTE, Endings, Rollup
+from holdfast.core.rollups import EVER, KEPT_S, Endings, Rollup
 from holdfast.errors import StoreDamaged
 from holdfast.failpoints import point
 from holdfast.stores.copying import Key, Row, Table, check_kept, check_open, neutral, one_form
@@ -552,7 +552,7 @@ class Rollups(Part):
 
     def _slots(self, after: Key | None) -> list[tuple[int, int]]:
         found = []
-        for span in (EVER, MINUTE, HOUR):
+        for span in sorted({EVER, *KEPT_S}):
             if after is None or span >= after[0]:
                 least = after[1] if after is not None and span == after[0] else "-inf"
                 slots = self.db.ask(("ZRANGE", f"ro:{span}", least, "+inf", "BYSCORE"))[0]
