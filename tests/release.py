@@ -34,7 +34,8 @@ def build(folder: Path) -> tuple[Path, Path]:
     [sdist] = folder.glob("*.tar.gz")
     with tempfile.TemporaryDirectory() as unpacked:
         with tarfile.open(sdist) as archive:
-            archive.extractall(unpacked, filter="data")
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
+            archive.extractall(unpacked)
         [source] = Path(unpacked).iterdir()
         _run(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder), at=source)
     [wheel] = folder.glob("*.whl")

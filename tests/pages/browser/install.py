@@ -31,7 +31,8 @@ def install(packed: Path) -> None:
         subprocess.run([NODE, script, packed / f"{name}.br", FOLDER / name], check=True)
         if name.endswith(".tar"):
             with tarfile.open(FOLDER / name) as archive:
-                archive.extractall(FOLDER, filter="data")
+                archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
+                archive.extractall(FOLDER)
             (FOLDER / name).unlink()
     (FOLDER / "fonts.conf").write_text(FONTS_CONF.format(folder=FOLDER), "utf-8")
     PINNED.chmod(0o755)
