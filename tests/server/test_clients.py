@@ -20,6 +20,7 @@ from holdfast import App
 from holdfast.core.access import Role
 from tests.factory import enrol
 from tests.server.client import add_token
+from tests.server.curl import path_with_curl
 from tests.server.process import HOLDFAST, ServerProcess
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -52,7 +53,14 @@ class House:
         self.server = ServerProcess(folder, "--require-token", "--no-reaper", db="sqlite:///jobs.db")
 
     def env(self, role: Role, **more: str) -> dict[str, str]:
-        return {**os.environ, "HOLDFAST_URL": self.server.url, "HOLDFAST_TOKEN": self.secrets[role], **more}
+        path = path_with_curl(self.folder)
+        return {
+            **os.environ,
+            "PATH": path,
+            "HOLDFAST_URL": self.server.url,
+            "HOLDFAST_TOKEN": self.secrets[role],
+            **more,
+        }
 
     def start(self, *command: str, role: Role = "worker", **more: str) -> subprocess.Popen[str]:
         program = subprocess.Popen(
@@ -149,7 +157,7 @@ def test_a_job_from_another_language_runs_in_python(house: House) -> None:
 def test_a_job_from_python_runs_in_typescript(house: House) -> None:
     job = by_name(house, "greet", "node", {"name": 'Ann "A" \n'})
     worker = house.start(*NODE, "work")
-    assert str(job.result(timeout=30)).startswith('Hello Ann "A" \n, from Node v')
+    assert str(job.result(timeout=90)).startswith('Hello Ann "A" \n, from Node v')
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 0
     assert not [each for each in house.app.store.workers() if each.name.endswith("-node")], "it has signed off"
@@ -161,9 +169,9 @@ def test_a_job_from_python_runs_in_a_shell(house: House, tool: str) -> None:
         pytest.skip("jq is not installed")
     strange = {"text": 'a "b"\n,"fence":99,"claim_id":"x"}', "big": 2**62}
     job = by_name(house, "shell.echo", "shell", strange)
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    path = f"{Path(sys.executable).parent}{os.pathsep}{path_with_curl(house.folder)}"
     worker = house.start(*SHELL, "work", "shell", "shell.echo", "cat", HOLDFAST_JSON=tool, WAIT_S="1", PATH=path)
-    returned = json.loads(str(job.result(timeout=30)))
+    returned = json.loads(str(job.result(timeout=90)))
     assert returned["text"] == strange["text"]
     assert tool == "jq" or returned == strange
     worker.send_signal(signal.SIGTERM)

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.server.curl import path_with_curl
 from tests.server.process import HOLDFAST, ServerProcess
 
 TASKS = """
@@ -39,7 +40,7 @@ def until(url: str, state: str) -> Any:
 @pytest.mark.slow  # a server, a worker with its processes, and a death
 def test_a_hold_task_enqueued_with_curl_is_held_after_kill_9(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text(TASKS)
-    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    env = {**os.environ, "PYTHONPATH": str(tmp_path), "PATH": path_with_curl(tmp_path)}
     command = [*HOLDFAST, "worker", "tasks:app", "--no-reaper", "--name", "w"]
     with ServerProcess(tmp_path) as server:
         worker = subprocess.Popen(command, cwd=tmp_path, env=env, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -50,7 +51,7 @@ def test_a_hold_task_enqueued_with_curl_is_held_after_kill_9(tmp_path: Path) -> 
                 time.sleep(0.05)
             body = json.dumps({"task": "charge", "kwargs": {"order": 7}})
             curl = ["curl", "-sS", "-H", "content-type: application/json", "-d", body, f"{server.url}/v1/jobs"]
-            made = json.loads(subprocess.run(curl, capture_output=True, check=True).stdout)
+            made = json.loads(subprocess.run(curl, capture_output=True, check=True, env=env).stdout)
             assert (made["on_crash"], made["existed"]) == ("hold", False)
             job = f"{server.url}/v1/jobs/{made['id']}"
             while not (tmp_path / "started").exists():
@@ -64,5 +65,5 @@ def test_a_hold_task_enqueued_with_curl_is_held_after_kill_9(tmp_path: Path) -> 
         held = until(job, "held")
         assert (held["attempt"], held["crashes"]) == (1, 1)
         assert (tmp_path / "started").read_text() == "7;"
-        refused = subprocess.run([*curl[:-3], "-d", "{}", f"{job}/resolve"], capture_output=True, check=True)
+        refused = subprocess.run([*curl[:-3], "-d", "{}", f"{job}/resolve"], capture_output=True, check=True, env=env)
         assert json.loads(refused.stdout)["state"] == "ready", "a person runs it again"

@@ -12,6 +12,7 @@ import time
 import urllib.request
 from pathlib import Path
 
+import psutil
 import pytest
 
 from holdfast.runtime.metrics import Registry, Series
@@ -126,9 +127,9 @@ def test_a_worker_counts_attempts_over_all_processes_and_over_their_deaths(tmp_p
         assert number("holdfast_slots", state="free") == 40
         assert number("holdfast_beats_total", result="ok") > 0
         assert number("holdfast_store_operation_duration_seconds_count", verb="claim") > 0
-        children = subprocess.run(["ps", "-o", "pid=", "--ppid", str(worker.pid)], capture_output=True, text=True)
+        [child, *_] = psutil.Process(worker.pid).children()
         before = number("holdfast_beats_total", result="ok")
-        os.kill(int(children.stdout.split()[0]), signal.SIGKILL)
+        os.kill(child.pid, signal.SIGKILL)
         wait_for(lambda: number("holdfast_beats_total", result="ok") > before)
         assert number("holdfast_attempts_total", task="jobs.fine", outcome="succeeded") == 2
     finally:
