@@ -112,7 +112,10 @@ class Tables(Protocol):
     def rows(
         self, table: Table, after: Key | None = None, upto: Key | None = None, limit: int | None = None
     ) -> list[Row]:
-        """Return the rows after this key, up to that one, at most `limit`; all of a table that is not read in pages."""
+        """Return the rows after this key, up to that one, at most `limit`; all of a table that is not read in pages.
+
+        Fewer rows than `limit` mean that none follow.
+        """
         ...
 
     def write(self, table: Table, gone: Sequence[Key], rows: Sequence[Row], source: str) -> None:

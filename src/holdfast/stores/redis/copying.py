@@ -101,12 +101,18 @@ class NamedFields(Fields):
     names = ""
 
     def rows(self, after: Key | None, upto: Key | None, limit: int | None) -> list[Row]:
-        least, most = "-" if after is None else f"({after[0]}", "+" if upto is None else f"[{upto[0]}"
-        page = ("LIMIT", 0, -1 if limit is None else limit)
+        least: str | bytes = "-" if after is None else f"({after[0]}"
+        most = "+" if upto is None else f"[{upto[0]}"
         found: list[Row] = []
-        for lot in lots(self.db.ask(("ZRANGE", self.names, least, most, "BYLEX", *page))[0]):
-            texts = self.db.ask(("HMGET", self.hash, *lot))[0]
-            found += self._read_all((name, text) for name, text in zip(lot, texts, strict=True) if text is not None)
+        while limit is None or len(found) < limit:  # a name may have lost its value
+            wanted = -1 if limit is None else limit - len(found)
+            names = self.db.ask(("ZRANGE", self.names, least, most, "BYLEX", "LIMIT", 0, wanted))[0]
+            for lot in lots(names):
+                texts = self.db.ask(("HMGET", self.hash, *lot))[0]
+                found += self._read_all((name, text) for name, text in zip(lot, texts, strict=True) if text is not None)
+            if limit is None or len(names) < wanted:
+                break
+            least = b"(" + names[-1]
         return found
 
     def note(self, work: Work, name: str, value: Any) -> None:

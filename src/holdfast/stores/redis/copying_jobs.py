@@ -125,15 +125,35 @@ class Jobs(Merged):
             after = (page[-1][0],)
 
     def rows(self, after: Key | None, upto: Key | None, limit: int | None) -> list[Row]:
-        ids = list(dict.fromkeys(member.decode() for _, member, _ in self.members(after, upto, limit)))
         found: list[Row] = []
+        while limit is None or len(found) < limit:  # a job may be deleted meanwhile, or in the sets of two states
+            wanted = None if limit is None else limit - len(found)
+            page = self.members(after, upto, wanted)
+            found += self._rows_of(page)
+            if wanted is None or len(page) < wanted:
+                break
+            after = (page[-1][0],)
+        return sorted(found, key=lambda row: row["seq"])
+
+    def _rows_of(self, page: Sequence[tuple[int, bytes, str]]) -> Iterator[Row]:
+        ids = list(dict.fromkeys(member.decode() for _, member, _ in page))
+        gone = set[str]()
         for lot in lots(ids):
             for job_id, (there, stored) in zip(lot, read_rows(self.db, lot)[1], strict=True):
                 if there is not None and stored is None:
                     raise StoreDamaged(f"the row of job {job_id} was damaged by another program; holdfast db check")
-                if stored is not None:
-                    found.append(_job_row(stored.seq, stored.job))
-        return sorted(found, key=lambda row: row["seq"])
+                if stored is None:
+                    gone.add(job_id)
+                else:
+                    yield _job_row(stored.seq, stored.job)
+        for entries in lots([each for each in page if each[1].decode() in gone]):
+            scores = self.db.ask(*(("ZSCORE", name, member) for _, member, name in entries))
+            for (number, member, _), score in zip(entries, scores, strict=True):
+                if score is not None and int(float(score)) == number:  # nobody has deleted it
+                    raise StoreDamaged(
+                        f"job {member.decode()} has lost its row, so it cannot be copied; holdfast db check names such "
+                        "jobs"
+                    )
 
     def check(self, row: Row) -> None:
         job = _job_of(row)
@@ -288,13 +308,15 @@ class Signals(Hanging):
             self._numbers = self._numbered()
         begin = 0 if after is None else bisect_right(self._numbers, after[0], key=lambda each: each[0])
         end = len(self._numbers) if upto is None else bisect_right(self._numbers, upto[0], key=lambda each: each[0])
-        chosen = self._numbers[begin:end][:limit]
         found: list[Row] = []
-        for lot in lots(chosen):
+        for start in range(begin, end, AT_ONCE):
+            if limit is not None and len(found) >= limit:
+                break
+            lot = self._numbers[start : min(start + AT_ONCE, end)]
             texts = self.db.ask(*(("HGET", f"sg:{job_id}", name) for _, job_id, name in lot))
             entries = [(job_id, _entry(job_id, text)) for (_, job_id, _), text in zip(lot, texts, strict=True) if text]
             found += [_signal_row(job_id, entry) for job_id, entry in entries]
-        return found
+        return found[:limit]
 
     def _numbered(self) -> list[tuple[int, str, str]]:
         found, unnumbered = list[tuple[int, str, str]](), list[tuple[str, int, str]]()
