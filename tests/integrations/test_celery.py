@@ -12,12 +12,15 @@ from typing import Any
 import psutil
 import pytest
 from celery import Celery
+from celery.exceptions import Retry
+from msgspec.structs import replace
 
 from holdfast import App
 from holdfast.clock import pause
 from holdfast.core.records import NewJob
 from holdfast.errors import UsageError
-from holdfast.integrations.celery import PAGE, Guard, policy_of
+from holdfast.integrations.celery import LOOK_SHARE, PAGE, Guard, _Session, policy_of
+from holdfast.testing import FakeClock
 from tests.integrations.celery_scene import CLOCK, PATIENCE_S, Scene, scene
 from tests.servers import RedisServer
 
@@ -192,7 +195,9 @@ def test_a_keeper_that_is_killed_is_started_again(empty: Scene) -> None:
 
 def test_a_frozen_child_that_wakes_up_ends_itself(tmp_path: Path) -> None:
     with closing(RedisServer()) as broker, scene(tmp_path, broker, late=True) as shop:
-        shop.env["SHOP_LEASE_S"] = "2"
+        shop.env["SHOP_LEASE_S"] = (
+            "5"  # much longer than a loaded machine keeps a worker that is not frozen from its beat
+        )
         shop.worker()
         task_id = begin(shop, "retried", "z")
         frozen = psutil.Process(shop.starts("z")[0])
@@ -315,6 +320,69 @@ def test_a_keeper_sends_what_is_due_behind_others_that_wait_and_beside_one_that_
         keeper.stop()
         assert vars(celery)["sent"] == ["due"]
         assert app.get("broken").row.run_at > app.get("due").row.created_at
+
+
+def test_a_keeper_reads_nothing_if_no_job_is_due_and_reads_a_large_queue_less_often(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    celery = Counter("x", broker="memory://")
+    guard = Guard(celery, f"sqlite:///{tmp_path}/guard.db")
+
+    @celery.task(name="counted", shared=False)
+    @guard()
+    def task(number: int) -> None: ...
+
+    policy = policy_of(task)
+    assert policy is not None
+    keeper, clock = guard.keeper(), FakeClock()
+    keeper._clock = clock
+    store_type = type(keeper._app.store)
+    found, looks = store_type.find, []
+
+    def slow(self: Any, where: Any) -> Any:
+        if where.task == "counted":  # Celery shares the tasks of other tests
+            looks.append(where)
+            clock.advance(1)
+        return found(self, where)
+
+    monkeypatch.setattr(store_type, "find", slow)
+    with App(guard.url) as app:
+        new = NewJob(id="", task="counted", queue="celery", policy=policy, payload='{"number": 1}')
+        app.store.add([replace(new, id="waits", delay_s=3600)])
+        keeper.publish()
+        assert looks == []
+        app.store.add([replace(new, id="first")])
+        keeper.publish()
+        assert (vars(celery)["sent"], len(looks)) == (["first"], 2)
+        app.store.add([replace(new, id="second")])
+        clock.advance(2 / LOOK_SHARE - 1)
+        keeper.publish()
+        assert len(looks) == 2
+        clock.advance(2)
+        keeper.publish()
+        assert vars(celery)["sent"] == ["first", "second"]
+    keeper.stop()
+
+
+def test_a_retry_whose_arguments_are_not_json_stays_a_retry(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    celery = Celery("x", broker="memory://")
+    guard = Guard(celery, f"sqlite:///{tmp_path}/guard.db")
+
+    @celery.task(name="asking", bind=True, shared=False)
+    @guard()
+    def task(self: Any, number: int) -> None:
+        raise Retry(sig=self.signature(args=[object()]))
+
+    session = _Session(guard)
+    task.push_request(id="one", args=[1], kwargs={}, called_directly=False, delivery_info={})
+    try:
+        with pytest.raises(Retry):
+            session.run(task, lambda: task.run(1))
+    finally:
+        session.close()
+    with App(guard.url) as app:
+        assert app.get("one").state == "ready"
+    assert "the retry of task one was not recorded" in caplog.text
 
 
 def test_a_guard_that_could_not_work_is_refused() -> None:

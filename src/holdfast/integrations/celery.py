@@ -35,7 +35,7 @@ from msgspec.structs import replace
 
 from holdfast import App
 from holdfast import Retry as RetryPolicy
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock, SystemClock, pause
 from holdfast.core.acts import Move
 from holdfast.core.machine import State, Transition
 from holdfast.core.payload import encode_value
@@ -59,6 +59,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 QUEUE = "celery"
 LOOK_S = 0.5  # how often the keeper looks for jobs that need a message
+LOOK_SHARE = 0.02  # of the keeper's time; a look reads every ready job of the guarded tasks
 RESTART_S = 5.0  # how soon a keeper that died is started again
 FRESH_S = 5.0  # a job this young, or handed back this lately, is about to be claimed by its own delivery
 AWAY_S = 5  # a delivery that finds the store away is sent again after this
@@ -272,22 +273,21 @@ class _Session:
         if signature is None:
             return
         options = {key: value for key, value in signature.options.items() if value is not None}
-        text = _message(task.name, signature.args, signature.kwargs, options)
-        now = self._store.now().wall
         number = int(options.get("retries") or 0)
-        step = Step(
-            position=number,
-            path=f"retry/{number}",
-            kind="step",
-            name="retry",
-            state="recorded",
-            attempt=job.attempt,
-            fence=job.fence,
-            arguments=text,
-            started_at=now,
-            ended_at=now,
-        )
         try:
+            now = self._store.now().wall
+            step = Step(
+                position=number,
+                path=f"retry/{number}",
+                kind="step",
+                name="retry",
+                state="recorded",
+                attempt=job.attempt,
+                fence=job.fence,
+                arguments=_message(task.name, signature.args, signature.kwargs, options),
+                started_at=now,
+                ended_at=now,
+            )
             self._store.record([Record(lease=job.lease, worker=self._worker.id, steps=(step,))])
         except HoldfastError as error:
             log.warning(
@@ -321,7 +321,7 @@ class _Session:
             row = self._store.get(request.id)
             now = self._store.now().wall
             if row is not None and row.state is State.RUNNING and now - (row.claimed_at or 0.0) < HANDED_BACK_S:
-                threading.Event().wait(0.05)  # it may have been claimed for another delivery, and comes back at once
+                pause(0.05)  # it may have been claimed for another delivery, and comes back at once
                 continue
             if row is None or row.state is not State.READY:
                 return None
@@ -338,7 +338,7 @@ class _Session:
                 with self._lock:
                     self._held[mine.id] = (mine.lease, mine.lease_s, self._clock.lease())
                 return mine
-            threading.Event().wait(0.01 * (1 + min(turn, 20)) * chance())
+            pause(0.01 * (1 + min(turn, 20)) * chance())
         raise HoldfastError(f"the job of task {request.id} could not be claimed")
 
     def _settle(self, job: Job, outcome: Outcome) -> None:
@@ -352,7 +352,7 @@ class _Session:
                 if self._clock.lease() >= give_up_at:
                     log.error("the outcome of task %s was not saved, its lease will expire: %s", job.id, error)
                     return
-                threading.Event().wait(0.5)
+                pause(0.5)
             finally:
                 with self._lock:
                     if self._clock.lease() >= give_up_at:
@@ -369,7 +369,7 @@ class _Session:
             ended = replace(settlement(job, verdict), seen_cancel=row.cancel_requested)
             [reply] = self._store.settle([ended])
             if reply is Reply.LOCKED:
-                threading.Event().wait(0.05)
+                pause(0.05)
             elif reply is not Reply.AGAIN:
                 return reply
             row = self._store.get(job.id) or row
@@ -466,13 +466,14 @@ class Keeper:
         self._guard = guard
         self._app = App(guard.url)
         self._service: Service | None = None
+        self._clock: Clock = SystemClock()
+        self._look_at = float("-inf")
 
     def start(self) -> Keeper:
         """Start it on threads of this process."""
-        clock = SystemClock()
         self._reaper = self._app.reaper(name=f"celery:{socket.gethostname()}:{os.getpid()}").start()
         meanwhile = "tasks whose worker died are not sent again meanwhile"
-        self._service = Service("holdfast-celery-keeper", self.publish, clock, log, LOOK_S, meanwhile)
+        self._service = Service("holdfast-celery-keeper", self.publish, self._clock, log, LOOK_S, meanwhile)
         self._service.start()
         return self
 
@@ -491,12 +492,25 @@ class Keeper:
         self.stop()
 
     def publish(self) -> None:
-        """Send a message for each job that is due."""
-        for name in self._guard.guarded:
+        """Send a message for each job that is due. If it takes long to find them, it is done less often."""
+        names, store = list(self._guard.guarded), self._app.store
+        if self._clock.lease() < self._look_at:
+            return
+        due = store.due([QUEUE], names)
+        if due is None or due > store.now().wall:
+            return
+        looked_s = 0.0
+        for name in names:
             page = Filter(states=(State.READY,), queue=QUEUE, task=name, limit=PAGE)
-            while rows := self._app.store.find(page):
+            while True:
+                began = self._clock.lease()
+                rows = store.find(page)
+                looked_s += self._clock.lease() - began
+                if not rows:
+                    break
                 self._publish(rows)
                 page = replace(page, before=rows[-1].id)
+        self._look_at = self._clock.lease() + looked_s / LOOK_SHARE
 
     def _publish(self, rows: list[Job]) -> None:
         store = self._app.store
