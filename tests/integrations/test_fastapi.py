@@ -187,6 +187,59 @@ def test_a_cancelled_enqueue_leaves_no_lock_that_it_took_itself(tmp_path: Path, 
     shop.run(test)
 
 
+def test_a_commit_that_fails_leaves_no_lock_and_no_job(tmp_path: Path) -> None:
+    shop = Async(tmp_path)
+
+    async def test() -> None:
+        where = f"{tmp_path}/jobs.db"
+        async with aiosqlite.connect(where, isolation_level=None) as db:
+            await db.execute("PRAGMA foreign_keys = ON")
+            await db.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+            await db.execute("CREATE TABLE line (of INTEGER REFERENCES orders DEFERRABLE INITIALLY DEFERRED)")
+            add = shop.app.store.add
+
+            def wrong(*arguments: Any, **named: Any) -> Any:
+                added = add(*arguments, **named)
+                db._conn.execute("INSERT INTO line VALUES (1)")  # the commit fails: there is no such order
+                return added
+
+            shop.app.store.add = wrong  # type: ignore[method-assign]
+            with pytest.raises(sqlite3.IntegrityError):
+                await shop.ship.using(connection=db).aenqueue(1)
+            shop.app.store.add = add  # type: ignore[method-assign]
+            with closing(sqlite3.connect(where, timeout=0, isolation_level=None)) as other:
+                other.execute("BEGIN IMMEDIATE")  # nobody holds the lock
+                other.execute("ROLLBACK")
+            kept = await shop.ship.using(connection=db).aenqueue(2)
+            assert [job.id for job in await shop.app.aio.find()] == [kept.id]
+
+    shop.run(test)
+
+
+def test_a_cancellation_during_a_commit_is_heard_of_when_the_job_is_stored(tmp_path: Path) -> None:
+    shop = Async(tmp_path)
+
+    async def test() -> None:
+        async with aiosqlite.connect(f"{tmp_path}/jobs.db", isolation_level=None) as db:
+            loop, go = asyncio.get_running_loop(), threading.Event()
+
+            def traced(statement: str) -> None:
+                if statement == "COMMIT":
+                    loop.call_soon_threadsafe(enqueueing.cancel)
+                    loop.call_soon_threadsafe(loop.call_later, 0.05, go.set)
+                    go.wait(60)
+
+            await db.set_trace_callback(traced)
+            enqueueing = asyncio.create_task(shop.ship.using(connection=db).aenqueue(1))
+            with pytest.raises(asyncio.CancelledError):
+                await enqueueing
+            assert go.is_set(), "the commit has not ended"
+            assert not db.in_transaction
+            assert len(await shop.app.aio.find()) == 1
+
+    shop.run(test)
+
+
 def test_a_transaction_of_a_request_ends_after_transaction_max_s(tmp_path: Path) -> None:
     shop = Async(tmp_path)
 

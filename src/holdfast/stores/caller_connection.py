@@ -180,7 +180,8 @@ async def _in_its_thread(found: Any, work: Callable[[object], T]) -> T:
     """Do the work in the thread of a connection of aiosqlite, which runs one call after the other.
 
     If the caller is cancelled before it has the answer, the work is taken back, with the transaction if it began here,
-    and nobody uses the connection any more.
+    and nobody uses the connection any more. A cancellation during the commit of a connection in autocommit mode does
+    not take it back: the caller hears of it when the commit has ended.
     """
     began = commits = False
 
@@ -201,7 +202,11 @@ async def _in_its_thread(found: Any, work: Callable[[object], T]) -> T:
         db.execute("RELEASE holdfast_enqueue")
 
     def commit(db: Any) -> None:
-        db.execute("COMMIT")
+        try:
+            db.execute("COMMIT")
+        except BaseException:  # a full disk, say: the transaction is still open, with the write lock
+            undo(db)
+            raise
 
     def undo(db: Any) -> None:
         if db.in_transaction and began:
@@ -219,7 +224,12 @@ async def _in_its_thread(found: Any, work: Callable[[object], T]) -> T:
             await _ended(asyncio.ensure_future(found._execute(undo, found._conn)))
         raise
     if commits:
-        await asyncio.shield(found._execute(commit, found._conn))
+        committing = asyncio.ensure_future(found._execute(commit, found._conn))
+        try:
+            await asyncio.shield(committing)
+        except asyncio.CancelledError:
+            await _ended(committing)
+            raise
     else:  # not awaited, so that no cancellation comes in between; it runs before what the caller does next
         found._tx.put_nowait((asyncio.get_running_loop().create_future(), functools.partial(keep, found._conn)))
     return done
