@@ -72,6 +72,8 @@ class MassAct(msgspec.Struct, frozen=True, kw_only=True):
             raise UsageError("say what to set: a priority, or when to run")
         if self.priority is not None and abs(self.priority) > PRIORITY_MAX:
             raise UsageError(f"the priority must be from -{PRIORITY_MAX} to {PRIORITY_MAX}")
+        if self.per_s is not None and self.name not in ("revive", "retry"):
+            raise UsageError("a rate is only for revive and retry")
         if self.per_s is not None and not PER_S_MIN <= self.per_s <= PER_S_MAX:
             raise UsageError(f"the rate must be from {PER_S_MIN:g} to {PER_S_MAX:g} jobs a second")
         if self.run_at is not None and not 0 <= self.run_at <= WALL_MAX:

@@ -1,1 +1,1 @@
-"""Code of the user's that Holdfast calls: middleware, hooks, resources."""
+"""User code that Holdfast calls: middleware, resources, and hooks at the start and end of a worker."""

@@ -1,1 +1,1 @@
-"""Work of a fleet beside its jobs: lost attempts, schedules, retention, the ends of batches."""
+"""Background services of a fleet: recovery, schedules, retention, the ends of batches."""

@@ -145,8 +145,10 @@ class Reaper:
                 log.warning("worker %s cannot be recovered yet: %s", each.worker.name, error)
             except HoldfastError:
                 raise
-            except Exception:  # nobody has foreseen it; the jobs of other workers must not suffer
-                log.exception("worker %s cannot be recovered, and a person must look", each.worker.name)
+            except Exception:  # an unexpected error; recover the others
+                if each.worker.id not in self._complained:
+                    self._complained[each.worker.id] = self._clock.lease()
+                    log.exception("worker %s cannot be recovered, and a person must look", each.worker.name)
         found += self._recover_expired(fix, {zombie.job.id for zombie in found})
         if fix:
             self._end_expired()
@@ -400,7 +402,7 @@ class Reaper:
             now, holder = self._store.now(), death.worker or holders.get(job.worker or "")
             try:
                 verdict = self._verdict(job, death, holder, now, suspects=together[job.worker])
-            except Exception as error:  # nobody has foreseen it; the others must not suffer
+            except Exception as error:  # an unexpected error; recover the others
                 self._complain(job.id, error)
                 continue
             zombies.append(Zombie(job=job, worker=holder, detector=death.exit.detector, verdict=verdict))
@@ -477,7 +479,7 @@ class Reaper:
 
     def _forget_complaints(self) -> None:
         since = self._clock.lease() - COMPLAIN_S
-        self._complained = {job_id: at for job_id, at in self._complained.items() if at > since}
+        self._complained = {one: at for one, at in self._complained.items() if at > since}
         self._unwritable = {lease: at for lease, at in self._unwritable.items() if at > since}
 
     def _tell(self, zombie: Zombie) -> None:

@@ -21,7 +21,7 @@ from holdfast.stores.postgres.connection import Connections, Cursor
 
 ASKED_AT_ONCE = 4  # queues that a claim asks without looking first which of them can start something
 # How long claims pass by a queue whose row is locked: to find that out takes 0.1 s, at the cost of other queues. Other
-# claims free the row at once; who finds it locked time after time meets a stranger.
+# claims free the row at once; a row that stays locked is locked by another program.
 PASSED_BY_S, PASSED_BY_MAX_S = 0.2, 1.0
 
 

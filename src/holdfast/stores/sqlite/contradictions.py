@@ -15,12 +15,14 @@ from typing import Any
 
 from holdfast.core import acts
 from holdfast.core.acts import Move
+from holdfast.errors import StoreDamaged
 from holdfast.stores import row_json
+from holdfast.stores.protocol import Reply
 from holdfast.stores.sqlite.rows import Q, text_of
 
 log = logging.getLogger("holdfast.store")
 
-Hold = Callable[[sqlite3.Connection, Sequence[Move], float], object]
+Hold = Callable[[sqlite3.Connection, Sequence[Move], float], list[Reply]]
 
 
 def claim(db: sqlite3.Connection, query: str, values: Mapping[str, Any], hold: Hold) -> int:
@@ -54,11 +56,16 @@ def _refusal(db: sqlite3.Connection, seq: Any, values: Mapping[str, Any]) -> str
 
 
 def _set_aside(db: sqlite3.Connection, seq: Any, why: str, wall: float, hold: Hold) -> None:
-    [job] = row_json.jobs_from(text_of(db, "claim_refused", {"seq": seq}))
+    found = row_json.jobs_from(text_of(db, "claim_refused", {"seq": seq}))
+    if not found:
+        raise StoreDamaged(f"the job with seq {seq} can be neither claimed nor read: {why}")
+    [job] = found
     error = f"its row was damaged by another program ({why}); `holdfast jobs delete {job.id}` removes it"
     log.error("job %s cannot be claimed, and is held: %s", job.id, error)
     with _without_checks(db):
-        hold(db, [Move(job.seen, acts.set_aside(job, error))], wall)
+        held = hold(db, [Move(job.seen, acts.set_aside(job, error))], wall)
+    if held != [Reply.ACCEPTED]:  # the claim would be made again for ever, inside its transaction
+        raise StoreDamaged(f"job {job.id} can be neither claimed nor held: {why}")
 
 
 @contextmanager
