@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.machine import State
+from holdfast.core.policy import Retry
 from holdfast.core.records import Filter, Job
 from holdfast.core.verdict import Succeeded
 from holdfast.stores import open_store
@@ -65,6 +66,16 @@ def test_every_job_is_what_it_was(kind: str, store: Store) -> None:
     assert not jobs
     assert store.check() == []
     assert store.counts()
+
+
+def test_every_job_keeps_the_policy_it_was_stored_with(kind: str, store: Store) -> None:
+    """Its delays were all random then; today's default is half of that."""
+    jobs = {job.id: job for job in store.find(ALL)}
+    kept = before(kind, "job", "id", "attempts_max", "backoff_base_s", "backoff_cap_s", "crashes_max", "on_crash")
+    assert len(jobs) == len(kept)
+    for job_id, attempts_max, base_s, cap_s, crashes_max, on_crash in kept:
+        assert jobs[job_id].retry == Retry(attempts_max, base_s, cap_s, "full")
+        assert (jobs[job_id].crashes_max, jobs[job_id].on_crash) == (crashes_max, on_crash)
 
 
 def test_its_history_workers_and_schedules_are_there(kind: str, store: Store) -> None:

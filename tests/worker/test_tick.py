@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import App, Context, Retry
 from holdfast.clock import SystemClock
-from holdfast.core.records import OnCrash, Worker
+from holdfast.core.records import OnCrash, Pulse, Worker
 from holdfast.errors import StoreUnavailable, StoreUnsupported, UsageError
 from holdfast.testing import ShiftedClock
 from holdfast.upkeep.scheduler import BATCH
@@ -101,6 +101,23 @@ def test_a_job_that_its_own_ending_makes_due_again_is_run_in_the_same_tick(app: 
         job = fails_twice.enqueue()
         assert app.tick(budget_s=60).finished
         assert job.result(timeout=0) == "fine"
+
+
+def test_a_job_that_the_sweep_of_a_tick_holds_is_told_to_hooks_and_alerts(app: App, tmp_path: Path) -> None:
+    told, heard = tmp_path / "told", []
+    app.alert(command=["sh", "-c", f"cat > {told}"], on=["held"])
+    app.on("held", heard.append)
+    task = app.task(on_crash="hold")(double)
+    job = task.enqueue(4)
+    app.store.enroll(Worker(id="dead", name="old", host="here", pid=1, boot_id=SystemClock().boot_id))
+    app.store.claim("dead", "claim", ["default"], [task.name], 1)
+    app.store.beat("dead", [Pulse(job.refresh().row.lease, started=True)])
+    app.store.retire("dead", "the runtime took it")
+    assert app.tick(budget_s=60).recovered == 1
+    assert job.refresh().state == "held"
+    assert [event["id"] for event in heard] == [job.id]
+    message = json.loads(told.read_text())
+    assert (message["kind"], message["jobs"][0]["id"]) == ("held", job.id)
 
 
 @pytest.mark.slow  # it waits until the budget is spent: that is what it is about
