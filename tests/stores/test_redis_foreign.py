@@ -131,6 +131,19 @@ def test_a_queue_with_a_limit_starts_nothing_while_nobody_knows_what_runs(
         store._liveness.close()
 
 
+def test_a_write_that_is_left_out_is_so_although_it_cannot_be_named(redis: str, redis_server: RedisServer) -> None:
+    with closing(RedisStore(redis, clock=FakeClock())) as store, closing(redis_server.client()) as client:
+        store.migrate()
+        enrol(store, id="w")
+        add(store, id="a")
+        spoil(client, "bad")
+        spoil(client, "d:default")
+        add(store, id="b")
+        assert {job.id for job in claim(store, "w")} | {job.id for job in claim(store, "w")} == {"a", "b"}
+        assert "key '{holdfast}:bad' is a string and must be a hash" in "\n".join(store.check())
+        store._liveness.close()
+
+
 def test_rows_and_keys_that_are_not_those_of_holdfast_are_named(redis: str, redis_server: RedisServer) -> None:
     with closing(RedisStore(redis, clock=FakeClock())) as store, closing(redis_server.client()) as client:
         store.migrate()

@@ -34,7 +34,9 @@ end
 
 -- Count what is wrong, by its words; a thousand of them are enough to look at.
 local function complain(words)
-  if redis.call('HLEN', P .. 'bad') < 1000 or redis.call('HEXISTS', P .. 'bad', words) == 1 then
+  local number = redis.pcall('HLEN', P .. 'bad')
+  if type(number) == 'table' then return end -- `check` names a key of the wrong type
+  if number < 1000 or redis.call('HEXISTS', P .. 'bad', words) == 1 then
     redis.call('HINCRBY', P .. 'bad', words, 1)
   end
 end
