@@ -409,6 +409,16 @@ def test_an_attempt_that_no_replica_knows_does_not_begin(server: RedisServer, mo
             replica.close()
 
 
+def test_a_claim_that_finds_nothing_waits_for_no_replica(server: RedisServer) -> None:
+    with closing(open_store(server.url)) as store, closing(server.client()) as client:
+        store.migrate()
+        enrol(store, id="w")
+        client.config_resetstat()
+        with closing(open_store(f"{server.url}?ack=1")) as careful:
+            assert claim(careful, "w") == []
+        assert "cmdstat_wait" not in client.info("commandstats")
+
+
 def test_jobs_that_were_evicted_are_named(server: RedisServer) -> None:
     with closing(open_store(server.url)) as store, closing(server.client()) as client:
         store.migrate()

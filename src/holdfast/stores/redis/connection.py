@@ -111,16 +111,19 @@ class Connections:
         if not self.epoch and not first:
             self._learn()
         head = (self.options.prefix,) if first else (self.options.prefix, self.epoch, *self.instant)
-        more = [self._confirm()] if acknowledged and self.options.ack is not None else []
+        confirm = self._confirm() if acknowledged and self.options.ack is not None else None
+        then = confirm if name == "claim" else None  # a claim that has found no job waits for nobody
+        more = [] if confirm is None or then is not None else [confirm]
         changes, seen = name not in _READING, self.ver
-        [answer, *confirmed] = self.send(("EVALSHA", script.sha, 1, *head, *args), *more, changes=changes)
+        [answer, *confirmed] = self.send(("EVALSHA", script.sha, 1, *head, *args), *more, changes=changes, then=then)
         if isinstance(answer, exceptions.NoScriptError):
-            [answer, *confirmed] = self.send(("EVAL", script.text, 1, *head, *args), *more, changes=changes)
+            whole = ("EVAL", script.text, 1, *head, *args)
+            [answer, *confirmed] = self.send(whole, *more, changes=changes, then=then)
         if isinstance(answer, exceptions.RedisError):
             raise self.explain(answer) from answer
         if name.startswith("commit") and answer[0]:
             self._wrote(seen, answer[1])
-        if confirmed and not (name == "claim" and len(answer) <= _NO_JOB):
+        if confirmed:
             self._check_confirmed(confirmed[0])
         return answer
 
@@ -172,13 +175,16 @@ class Connections:
             raise self._lost("emptied")
         self.epoch = epoch.decode()
 
-    def send(self, *commands: tuple[Any, ...], changes: bool = False) -> list[Any]:
-        """Send commands on one connection, and return their answers, errors among them. Raise if there are none."""
+    def send(self, *commands: tuple[Any, ...], changes: bool = False, then: tuple[Any, ...] | None = None) -> list[Any]:
+        """Send commands on one connection, and return their answers, errors among them. Raise if there are none.
+
+        `then`: one more, if the first command was a claim that has found a job.
+        """
         for again in (True, False):
             client = self.client
             try:
                 with self._topology.used() as client:
-                    answers = _exchange(client, commands)
+                    answers = _exchange(client, commands, then)
             except (exceptions.RedisError, OSError) as error:
                 known = error if isinstance(error, exceptions.RedisError) else exceptions.ConnectionError(str(error))
                 self._topology.is_elsewhere(client, known)
@@ -295,7 +301,7 @@ class Connections:
         self._topology.close()
 
 
-def _exchange(client: redis.Redis, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+def _exchange(client: redis.Redis, commands: Sequence[tuple[Any, ...]], then: tuple[Any, ...] | None) -> list[Any]:
     """Send commands and read an answer for each. Before they are sent every error means that nothing was done."""
     pool: Any = client.connection_pool
     connection = pool.get_connection()
@@ -303,16 +309,10 @@ def _exchange(client: redis.Redis, commands: Sequence[tuple[Any, ...]]) -> list[
         packed = connection.pack_commands(commands)
         try:
             connection.send_packed_command(packed)
-            answers: list[Any] = []
-            for _ in commands:
-                try:
-                    answers.append(connection.read_response())
-                except exceptions.RedisError as error:
-                    if type(error) in (exceptions.ConnectionError, exceptions.TimeoutError):
-                        raise
-                    if not isinstance(error, exceptions.ResponseError):  # it cannot begin, or does not know us
-                        return [error] * len(commands)
-                    answers.append(error)
+            answers = _answers(connection, len(commands))
+            if then is not None and isinstance(answers[0], list) and len(answers[0]) > _NO_JOB:
+                connection.send_packed_command(connection.pack_commands([then]))
+                answers += _answers(connection, 1)
         except _LOST as error:
             connection.disconnect()
             raise AnswerLost(str(error) or type(error).__name__) from error
@@ -322,3 +322,17 @@ def _exchange(client: redis.Redis, commands: Sequence[tuple[Any, ...]]) -> list[
         return answers
     finally:
         pool.release(connection)
+
+
+def _answers(connection: Any, number: int) -> list[Any]:
+    answers: list[Any] = []
+    for _ in range(number):
+        try:
+            answers.append(connection.read_response())
+        except exceptions.RedisError as error:
+            if type(error) in (exceptions.ConnectionError, exceptions.TimeoutError):
+                raise
+            if not isinstance(error, exceptions.ResponseError):  # it cannot begin, or does not know us
+                return [error] * number
+            answers.append(error)
+    return answers
