@@ -279,6 +279,15 @@ def test_a_worker_of_the_source_must_stop_first(place: Places, source: str) -> N
     copy_store(source, place("sqlite-2"), "ann")
 
 
+def test_a_drain_that_gives_up_takes_its_orders_back(place: Places, source: str) -> None:
+    with closing(open_store(source)) as one, closing(open_store(place("sqlite-2"))) as other:
+        other.migrate()
+        enrol(one, name="busy")
+        with pytest.raises(Refused, match="busy did not stop within 0 s; nothing was copied"):
+            StoreCopy(one, other).drain("ann", 0.0)
+        assert one.orders() == []
+
+
 def test_a_store_with_jobs_is_never_copied_over(place: Places, source: str) -> None:
     with closing(open_store(place("sqlite-2"))) as store:
         store.migrate()

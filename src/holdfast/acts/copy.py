@@ -102,16 +102,18 @@ class StoreCopy:
         """Ask all workers of the source to stop, and wait until they have. The orders are then taken back."""
         give_up_at = self._clock.lease() + within_s
         asked: set[str] = set()
-        while alive := living(self.source):
-            for name in sorted({_ordered(worker) for worker in alive} - asked):
-                order_workers(self.source, name, "stop", actor, "the store is copied")
-                asked.add(name)
-            if self._clock.lease() >= give_up_at:
-                raise Refused(f"{_names(alive)} did not stop within {within_s:g} s; nothing was copied")
-            waiting(alive)
-            pause(LOOK_S)
-        for name in asked:  # it would stand in the copy, too
-            self.source.order(name, None, actor=actor, note="the store is copied")
+        try:
+            while alive := living(self.source):
+                for name in sorted({_ordered(worker) for worker in alive} - asked):
+                    asked.add(name)
+                    order_workers(self.source, name, "stop", actor, "the store is copied")
+                if self._clock.lease() >= give_up_at:
+                    raise Refused(f"{_names(alive)} did not stop within {within_s:g} s; nothing was copied")
+                waiting(alive)
+                pause(LOOK_S)
+        finally:  # they would stand in the copy, too; and without a copy the workers go on
+            for name in asked:
+                self.source.order(name, None, actor=actor, note="the store is copied")
 
     def run(self, actor: str) -> CopyReport:
         """Copy, verify, and let workers claim from the target. If it is interrupted, start it again."""
