@@ -67,7 +67,7 @@ def add(store: Store, **given: Any) -> Job:
 
 def add_many(store: Store, jobs: Sequence[NewJob]) -> list[Added]:
     """Add jobs in as few calls as the store takes."""
-    most = store.add_most or len(jobs)
+    most = store.add_max or len(jobs)
     return [each for start in range(0, len(jobs), most) for each in store.add(jobs[start : start + most])]
 
 

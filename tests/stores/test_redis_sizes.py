@@ -24,7 +24,7 @@ from holdfast.core.records import Filter, Job, NewJob, Pulse, Schedule
 from holdfast.core.verdict import Failed, Lost, Succeeded
 from holdfast.errors import UsageError
 from holdfast.stores.redis.store import RedisStore
-from holdfast.stores.redis.work import AT_ONCE, ONE_PIECE_MOST
+from holdfast.stores.redis.work import AT_ONCE, ONE_PIECE_MAX
 from holdfast.testing import FakeClock
 from tests.factory import a_record, a_step, claim, enrol, make_job, settlement
 from tests.servers import RedisServer
@@ -98,7 +98,7 @@ def test_a_larger_record_is_refused_with_the_number_and_changes_nothing(store: R
     enrol(store, id="w")
     store.add([make_job(id="flow", workflow=True)])
     [flow] = store.claim("w", "c-1", ["default"], ["t"], 1)
-    with pytest.raises(UsageError, match="one step of a workflow writes 701 jobs, and on Redis at most 700"):
+    with pytest.raises(UsageError, match="one step of a workflow writes 701 rows, and on Redis at most 700"):
         store.record([a_record(flow, a_step(), jobs=jobs(700, parent="flow"))])
     assert store.steps("flow") == []
     store.record([a_record(flow, a_step(), jobs=jobs(699, parent="flow"))])
@@ -109,13 +109,13 @@ def test_more_paused_groups_than_a_claim_can_read_are_refused_with_the_number(st
     def pause(number: int) -> None:
         store.pause("default", True, group=f"g{number}")
 
-    for number in range(ONE_PIECE_MOST):
+    for number in range(ONE_PIECE_MAX):
         pause(number)
     with pytest.raises(UsageError, match="queue default has 701 paused groups, and on Redis at most 700"):
-        pause(ONE_PIECE_MOST)
+        pause(ONE_PIECE_MAX)
     store.limit("default", Setting(limit=3))
     store.pause("default", False, group="g1")
-    pause(ONE_PIECE_MOST)
+    pause(ONE_PIECE_MAX)
 
 
 def test_enqueue_many_and_a_batch_store_fifty_at_once(app: App, redis_server: RedisServer) -> None:

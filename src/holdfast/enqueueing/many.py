@@ -155,7 +155,7 @@ def check_draft(app: App, draft: object) -> None:
 
 def at_once(store: Store) -> int:
     """Return how many jobs of a call share a transaction: fewer on a store with a bound."""
-    return ADD_AT_ONCE if store.add_most is None else min(ADD_AT_ONCE, store.add_at_once)
+    return ADD_AT_ONCE if store.add_max is None else min(ADD_AT_ONCE, store.add_at_once)
 
 
 def first_chunk(jobs: Sequence[NewJob]) -> Sequence[NewJob]:

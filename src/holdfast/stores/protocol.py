@@ -308,9 +308,8 @@ class Store(Protocol):
     look_s: float  # how often a worker looks for the dead
     row_locks: bool  # another transaction may lock the row of one job
     add_at_once: int  # the most jobs that one `add` should store, lest other writers wait; it may change
-    add_most: (
-        int | None
-    )  # a larger `add`, `record` or `batches.add` raises `UsageError`, and stores nothing; None: no bound
+    # A larger `add`, `record` or `batches.add` raises `UsageError`, and stores nothing; None: no bound.
+    add_max: int | None
     is_served: bool  # a server runs reaper, scheduler, timers and pruning for it: this process runs none of them
     hints_of_work: bool  # a hint says that a job became ready, and not only that something changed: claim at once
 

@@ -85,7 +85,7 @@ class MemoryStore:
     is_served = False
     hints_of_work = False
     add_at_once = 10_000
-    add_most: int | None = None
+    add_max: int | None = None
     connections_made = 0
 
     def __init__(self, url: str = "memory://", *, clock: Clock | None = None) -> None:

@@ -113,7 +113,7 @@ class PostgresStore:
     is_served = False
     hints_of_work = True
     add_at_once = 10_000
-    add_most: int | None = None
+    add_max: int | None = None
 
     def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True, bulk: bool = False) -> None:
         options = Options.parse(url)

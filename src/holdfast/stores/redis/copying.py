@@ -28,7 +28,7 @@ from holdfast.failpoints import point
 from holdfast.stores.copying import Key, Row, Table, check_kept, check_open, neutral, one_form
 from holdfast.stores.redis import acts, batches, keys
 from holdfast.stores.redis.connection import Connections
-from holdfast.stores.redis.copying_jobs import Command, Jobs, Journal, Part, Signals, Steps, lots, plain
+from holdfast.stores.redis.copying_jobs import Command, Jobs, Journal, Part, Signals, Steps, chunks, to_plain
 from holdfast.stores.redis.reading import Reader, names_of
 from holdfast.stores.redis.rows import NUL
 from holdfast.stores.redis.tokens import TOKENS
@@ -57,11 +57,11 @@ class Fields(Part):
 
     def value_of(self, row: Row) -> Any:
         """Return the value that is stored for a row."""
-        return plain(row, self.kind)
+        return to_plain(row, self.kind)
 
     def row_of(self, name: str, value: Any) -> Row:
         """Return the row of a value."""
-        return {each: plain(getattr(value, each), Any) for each in self.columns}
+        return {each: to_plain(getattr(value, each), Any) for each in self.columns}
 
     def note(self, work: Work, name: str, value: Any) -> None:
         """Bring other keys up to date; None: it is deleted."""
@@ -107,7 +107,7 @@ class NamedFields(Fields):
         while limit is None or len(found) < limit:  # a name may have lost its value
             wanted = -1 if limit is None else limit - len(found)
             names = self.db.ask(("ZRANGE", self.names, least, most, "BYLEX", "LIMIT", 0, wanted))[0]
-            for lot in lots(names):
+            for lot in chunks(names):
                 texts = self.db.ask(("HMGET", self.hash, *lot))[0]
                 found += self._read_all((name, text) for name, text in zip(lot, texts, strict=True) if text is not None)
             if limit is None or len(names) < wanted:
@@ -408,7 +408,7 @@ class BatchesRemoved(Part):
 
     def rows(self, after: Key | None, upto: Key | None, limit: int | None) -> list[Row]:
         found: list[Row] = []
-        for lot in lots(names_of(self.db.ask(("ZRANGE", batches.NAMES, 0, -1))[0])):
+        for lot in chunks(names_of(self.db.ask(("ZRANGE", batches.NAMES, 0, -1))[0])):
             for name, fields in zip(lot, self.db.ask(*(("HGETALL", f"br:{each}") for each in lot)), strict=True):
                 found += [{"batch": name, "state": state.decode(), "jobs": int(jobs)} for state, jobs in pairs(fields)]
         return found
@@ -457,11 +457,11 @@ class Slots(Part):
 
     def count(self) -> int:
         sizes = [("HLEN", self.prefix + slot) for slot in self._slots()]
-        return sum(sum(self.db.ask(*lot)) for lot in lots(sizes))
+        return sum(sum(self.db.ask(*lot)) for lot in chunks(sizes))
 
     def rows(self, after: Key | None, upto: Key | None, limit: int | None) -> list[Row]:
         found: list[Row] = []
-        for lot in lots(self._slots()):
+        for lot in chunks(self._slots()):
             for slot, fields in zip(lot, self.db.ask(*(("HGETALL", self.prefix + each) for each in lot)), strict=True):
                 found += self.rows_of(int(slot), {name.decode(): text for name, text in pairs(fields)})
         return found
@@ -539,11 +539,11 @@ class Rollups(Part):
 
     def count(self) -> int:
         names = [f"ro:{span}:{slot}" for span, slot in self._slots(None)]
-        return sum(sum(self.db.ask(*(("HLEN", name) for name in lot))) for lot in lots(names))
+        return sum(sum(self.db.ask(*(("HLEN", name) for name in lot))) for lot in chunks(names))
 
     def rows(self, after: Key | None, upto: Key | None, limit: int | None) -> list[Row]:
         found: list[Row] = []
-        for lot in lots(self._slots(after)):
+        for lot in chunks(self._slots(after)):
             if limit is not None and len(found) >= limit:
                 break
             if upto is not None and lot[0] > tuple(upto[:2]):
@@ -614,15 +614,15 @@ class RedisTables:
         part = self._parts[table.name]
         for row in rows:
             part.check(row)
-        for keys_of in lots(gone):
+        for keys_of in chunks(gone):
             self._commit(source, partial(part.delete, gone=keys_of))
-        for lot in lots(rows):
+        for lot in chunks(rows):
             self._commit(source, partial(part.insert, rows=lot))
         point("copy.page")
 
     def finish(self) -> None:
         for part in self._parts.values():
-            for commands in lots(list(part.following())):
+            for commands in chunks(list(part.following())):
                 committed(self._db, partial(_carry_out, commands))
 
     def _commit(self, source: str, write: Callable[[Work], None]) -> None:

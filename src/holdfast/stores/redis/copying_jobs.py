@@ -30,13 +30,13 @@ _TEXTS = ("awaits", "in_steps")
 _LABELS = ("tags", "meta")
 
 
-def lots(values: Sequence[T]) -> Iterator[Sequence[T]]:
+def chunks(values: Sequence[T]) -> Iterator[Sequence[T]]:
     """Yield as many as one command may handle."""
     for start in range(0, len(values), AT_ONCE):
         yield values[start : start + AT_ONCE]
 
 
-def plain(value: Any, kind: Any) -> Any:
+def to_plain(value: Any, kind: Any) -> Any:
     """Return plain data as a record, or a value of a record as plain data when `kind` is Any."""
     if kind is Any:
         return int(value) if isinstance(value, bool) else value
@@ -77,7 +77,7 @@ class Part:
         return iter(())
 
 
-class Merged(Part):
+class SortedSets(Part):
     """Rows in several sorted sets, each with a number of its own."""
 
     def sets(self) -> list[str]:
@@ -85,7 +85,7 @@ class Merged(Part):
 
     def count(self) -> int:
         sizes = [("ZCARD", name) for name in self.sets()]
-        return sum(sum(self.db.ask(*lot)) for lot in lots(sizes))
+        return sum(sum(self.db.ask(*lot)) for lot in chunks(sizes))
 
     def members(self, after: Key | None, upto: Key | None, limit: int | None) -> list[tuple[int, bytes, str]]:
         """Return number, member and set of entries between two numbers, lowest first."""
@@ -94,7 +94,7 @@ class Merged(Part):
         page = AT_ONCE if limit is None else limit // max(1, len(sets)) + 10
         while sets:
             bound, round_ = None, list[tuple[int, bytes, str]]()
-            for lot in lots(sets):
+            for lot in chunks(sets):
                 asked = (("ZRANGE", name, least, most, "BYSCORE", "LIMIT", 0, page, "WITHSCORES") for name in lot)
                 for name, flat in zip(lot, self.db.ask(*asked), strict=True):
                     each = [
@@ -110,7 +110,7 @@ class Merged(Part):
         return found[:limit]
 
 
-class Jobs(Merged):
+class Jobs(SortedSets):
     table = "job"
     columns = ("seq", *(_COLUMN.get(name, name) for name in Job.__struct_fields__))
 
@@ -138,7 +138,7 @@ class Jobs(Merged):
     def _rows_of(self, page: Sequence[tuple[int, bytes, str]]) -> Iterator[Row]:
         ids = list(dict.fromkeys(member.decode() for _, member, _ in page))
         gone = set[str]()
-        for lot in lots(ids):
+        for lot in chunks(ids):
             for job_id, (there, stored) in zip(lot, read_rows(self.db, lot)[1], strict=True):
                 if there is not None and stored is None:
                     raise StoreDamaged(f"the row of job {job_id} was damaged by another program; holdfast db check")
@@ -146,7 +146,7 @@ class Jobs(Merged):
                     gone.add(job_id)
                 else:
                     yield _job_row(stored.seq, stored.job)
-        for entries in lots([each for each in page if each[1].decode() in gone]):
+        for entries in chunks([each for each in page if each[1].decode() in gone]):
             scores = self.db.ask(*(("ZSCORE", name, member) for _, member, name in entries))
             for (number, member, _), score in zip(entries, scores, strict=True):
                 if score is not None and int(float(score)) == number:  # nobody has deleted it
@@ -215,7 +215,7 @@ def _job_row(seq: int, job: Job) -> Row:
     return row
 
 
-class Hanging(Part):
+class PerJobRows(Part):
     """Rows in a hash for each job: `prefix` and its id."""
 
     prefix = ""
@@ -227,14 +227,14 @@ class Hanging(Part):
     def owners(self) -> list[str]:
         """Return the ids of jobs that have such a hash."""
         found: list[str] = []
-        for lot in lots(list(self.jobs.ids())):
+        for lot in chunks(list(self.jobs.ids())):
             there = self.db.ask(*(("EXISTS", self.prefix + job_id) for job_id in lot))
             found += [job_id for job_id, exists in zip(lot, there, strict=True) if exists]
         return sorted(found)
 
     def count(self) -> int:
         owners = self.owners()
-        return sum(sum(self.db.ask(*(("HLEN", self.prefix + each) for each in lot))) for lot in lots(owners))
+        return sum(sum(self.db.ask(*(("HLEN", self.prefix + each) for each in lot))) for lot in chunks(owners))
 
     def with_jobs(self, work: Work, rows: Sequence[Row]) -> list[Row]:
         """Leave out rows of jobs that are not there; the next pass compares them again."""
@@ -242,7 +242,7 @@ class Hanging(Part):
         return [row for row in rows if work.job(row["job_id"]) is not None]
 
 
-class Steps(Hanging):
+class Steps(PerJobRows):
     table, prefix = "step", "s:"
     columns = ("job_id", *Step.__struct_fields__)
 
@@ -256,7 +256,7 @@ class Steps(Hanging):
         begin = 0 if after is None else bisect_left(self._owners, after[0])
         end = len(self._owners) if upto is None else bisect_right(self._owners, upto[0])
         found: list[Row] = []
-        for lot in lots(self._owners[begin:end]):
+        for lot in chunks(self._owners[begin:end]):
             if limit is not None and len(found) >= limit:
                 break
             for job_id, fields in zip(lot, self.db.ask(*(("HGETALL", f"s:{each}") for each in lot)), strict=True):
@@ -293,7 +293,7 @@ def _step_row(job_id: str, text: bytes) -> Row:
     return {"job_id": job_id, **{name: int(each) if isinstance(each, bool) else each for name, each in fields.items()}}
 
 
-class Signals(Hanging):
+class Signals(PerJobRows):
     """Signals have a number in a copy, and none of their own here: they get one when they are copied first."""
 
     table, prefix = "signal", "sg:"
@@ -320,7 +320,7 @@ class Signals(Hanging):
 
     def _numbered(self) -> list[tuple[int, str, str]]:
         found, unnumbered = list[tuple[int, str, str]](), list[tuple[str, int, str]]()
-        for lot in lots(self.owners()):
+        for lot in chunks(self.owners()):
             for job_id, fields in zip(lot, self.db.ask(*(("HGETALL", f"sg:{each}") for each in lot)), strict=True):
                 for name, text in pairs(fields):
                     entry = _entry(job_id, text)
@@ -330,7 +330,7 @@ class Signals(Hanging):
                         unnumbered.append((job_id, entry.place, name.decode()))
         top = max((number for number, _, _ in found), default=0)
         new = [(top + each, job_id, name) for each, (job_id, _, name) in enumerate(sorted(unnumbered), 1)]
-        for some in lots(new):
+        for some in chunks(new):
             committed(self.db, partial(_number, some))
         return sorted([*found, *new])
 
@@ -372,7 +372,7 @@ def _signal_row(job_id: str, entry: Entry) -> Row:
     return dict(zip(Signals.columns, said, strict=True))
 
 
-class Journal(Merged):
+class Journal(SortedSets):
     """The lines of the journal: one set for each kind, and for each job the list of its own."""
 
     table = "journal"

@@ -37,7 +37,7 @@ from holdfast.core.rollups import (
 )
 from holdfast.core.rollups import slot_of as slot_in
 from holdfast.stores.redis.connection import Connections
-from holdfast.stores.redis.rows import NUL, came_at, whose
+from holdfast.stores.redis.rows import NUL, created_at_of, state_queue_task
 from holdfast.stores.redis.work import AT_ONCE, Work, committed, decode, pairs
 
 MANY = 500  # values in one command
@@ -96,14 +96,14 @@ class RedisFigures:
         asked = (("ZRANGE", f"x:{NUL.join(each)}", f"({last - sample}", "+inf", "BYSCORE") for each in sets)
         pages = self._db.ask(*asked) if sets else []
         found = [(name, of[0], of[1]) for of, page in zip(sets, pages, strict=True) for name in page]
-        times = map(came_at, self._each("b", [name for name, _, _ in found]))
+        times = map(created_at_of, self._each("b", [name for name, _, _ in found]))
         jobs = [(queue, task, at) for (_, queue, task), at in zip(found, times, strict=True) if at is not None]
         return _flow("added", jobs, since, is_cut=last > sample)
 
     def _ended(self, state: State, since: float, sample: int) -> list[Flow]:
         page = ("ZRANGE", f"e:{state.value}", "+inf", repr(since), "BYSCORE", "REV", "LIMIT", 0, sample, "WITHSCORES")
         found = list(scored(self._db.ask(page)[0]))
-        known = map(whose, self._each("j", [name for name, _ in found]))
+        known = map(state_queue_task, self._each("j", [name for name, _ in found]))
         jobs = [
             (*each[1:], float(at))
             for (_, at), each in zip(found, known, strict=True)

@@ -85,7 +85,7 @@ def _struct(name: str, wanted: Iterable[str]) -> type[msgspec.Struct]:
     return msgspec.defstruct(name, fields, omit_defaults=True, frozen=True)
 
 
-class Came(msgspec.Struct, frozen=True):
+class CreatedAt(msgspec.Struct, frozen=True):
     """The part of a body that says when the job was created."""
 
     created_at: float
@@ -98,7 +98,7 @@ Body, Rest = _struct("Body", _IN_BODY), _struct("Rest", _IN_REST)
 _json = msgspec.json.Encoder()
 _pack = msgspec.msgpack.Encoder()
 _row = msgspec.msgpack.Decoder(list[Any])
-_came = msgspec.json.Decoder(Came)
+_created_at = msgspec.json.Decoder(CreatedAt)
 _body = msgspec.json.Decoder(Body)
 _rest = msgspec.json.Decoder(Rest)
 
@@ -208,15 +208,15 @@ def places_by_arrival(job: Job) -> list[str]:
     return sets
 
 
-def came_at(body: bytes | None) -> float | None:
+def created_at_of(body: bytes | None) -> float | None:
     """Return when a job was created, by its body; None if it is gone or damaged."""
     try:
-        return None if body is None else _came.decode(body).created_at
+        return None if body is None else _created_at.decode(body).created_at
     except (msgspec.MsgspecError, ValueError):
         return None
 
 
-def whose(row: bytes | None) -> tuple[str, str, str] | None:
+def state_queue_task(row: bytes | None) -> tuple[str, str, str] | None:
     """Return state, queue and task of a job, by its row; None if it is gone or damaged."""
     try:
         _, state, queue, task, *_ = [] if row is None else _row.decode(row)

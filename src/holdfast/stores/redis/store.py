@@ -76,7 +76,7 @@ from holdfast.stores.redis.rows import NUL
 from holdfast.stores.redis.tokens import RedisTokens
 from holdfast.stores.redis.work import (
     AT_ONCE,
-    ONE_PIECE_MOST,
+    ONE_PIECE_MAX,
     Work,
     check_size,
     committed,
@@ -113,7 +113,7 @@ class RedisStore:
     is_served = False
     hints_of_work = False
     add_at_once = AT_ONCE
-    add_most: int | None = ONE_PIECE_MOST
+    add_max: int | None = ONE_PIECE_MAX
 
     def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True) -> None:
         options = Options.parse(url)
@@ -805,7 +805,7 @@ class RedisStore:
         if not records:
             return []
         for each in records:
-            check_size(len(each.jobs) + len(each.steps) + len(each.sent), "one step of a workflow writes")
+            check_size(len(each.jobs) + len(each.steps) + len(each.sent), "one step of a workflow writes", "rows")
         point("record.before")
         answers = [committed(self._db, partial(acts.record, record)) for record in records]
         point("record.after")

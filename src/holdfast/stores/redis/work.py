@@ -29,7 +29,7 @@ from holdfast.stores.redis.rows import NUL, Stored
 T = TypeVar("T")
 TRIES = 200  # each try that fails means that another program has committed
 AT_ONCE = 50  # rows in one script,
-ONE_PIECE_MOST = 700  # and in one that must be one piece: others wait while it runs
+ONE_PIECE_MAX = 700  # and in one that must be one piece: others wait while it runs
 
 encode = msgspec.json.Encoder().encode
 _decode_event = msgspec.json.Decoder(list[Any])
@@ -37,9 +37,9 @@ _decode_event = msgspec.json.Decoder(list[Any])
 
 def check_size(number: int, what: str, of: str = "jobs") -> None:
     """Refuse what is too much for one script."""
-    if number > ONE_PIECE_MOST:
+    if number > ONE_PIECE_MAX:
         raise UsageError(
-            f"{what} {number:,} {of}, and on Redis at most {ONE_PIECE_MOST}: other programs wait while a script runs. "
+            f"{what} {number:,} {of}, and on Redis at most {ONE_PIECE_MAX}: other programs wait while a script runs. "
             "Nothing was changed"
         )
 

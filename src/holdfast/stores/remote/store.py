@@ -51,7 +51,7 @@ class RemoteStore:
     hints_of_work = True
     is_served = True
     add_at_once = 500
-    add_most: int | None = 700  # as the server's store may have it
+    add_max: int | None = 700  # as the server's store may have it
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         self.url = url

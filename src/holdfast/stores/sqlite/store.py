@@ -84,7 +84,7 @@ _MIGRATIONS = load_migrations("holdfast.stores.sqlite")
 _TABLES = tables_of(_MIGRATIONS)
 LATER_MAX = 20_000  # ready jobs that are not due, and that a list sorts; among more it walks
 ADD_LOCK_S = 0.02  # how long a stream of new jobs may hold the write lock,
-ADD_LEAST, ADD_MOST = 20, 10_000  # with at least and at most this many of them
+ADD_LEAST, ADD_MAX = 20, 10_000  # with at least and at most this many of them
 
 
 class SqliteStore:
@@ -96,7 +96,7 @@ class SqliteStore:
     row_locks = False
     hints_of_work = is_served = False
     add_at_once = 200
-    add_most: int | None = None
+    add_max: int | None = None
     connections_made = 0
 
     def __init__(self, url: str, *, clock: Clock | None = None, create: bool = True) -> None:
@@ -138,7 +138,7 @@ class SqliteStore:
     def _note_lock(self, jobs: int, held_s: float) -> None:
         """Choose how many jobs to store at once, so that the write lock is held for half of what is allowed."""
         fitting = int(jobs * ADD_LOCK_S / 2 / max(held_s, 1e-6))
-        self.add_at_once = max(ADD_LEAST, min(fitting, self.add_at_once * 2, ADD_MOST))
+        self.add_at_once = max(ADD_LEAST, min(fitting, self.add_at_once * 2, ADD_MAX))
 
     def claim(
         self,
