@@ -250,6 +250,20 @@ def test_a_claim_looks_at_few_expired_jobs_at_once_and_at_each_only_once(
     assert store.check() == []
 
 
+def test_a_claim_looks_at_few_jobs_without_a_row_at_once(store: RedisStore, redis_server: RedisServer) -> None:
+    enrol(store, id="w")
+    for part in range(3):
+        store.add([make_job(id=f"evicted{part}-{number}") for number in range(700)])
+    store.add([make_job(id="fresh")])
+    with closing(redis_server.client()) as client:
+        client.delete(*client.keys("{holdfast}:j:evicted*"))
+    with counted(redis_server) as scripts:
+        found = claim(store, "w")
+        found = found or claim(store, "w")
+    assert [job.id for job in found] == ["fresh"]
+    assert max(scripts) <= COMMANDS_MOST
+
+
 def test_a_job_that_was_passed_by_is_claimed_when_the_clock_was_set_back(store: RedisStore) -> None:
     store.add([make_job(id="a", expires_s=10.0)])
     clock(store).advance(60)

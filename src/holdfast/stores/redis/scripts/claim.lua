@@ -10,7 +10,7 @@ finish()
 if call('SISMEMBER', P .. 'alive', worker) == 0 then return {'gone'} end
 call('ZCARD', P .. 'leases') -- if it has a value of another program, nothing may start
 
-local PASSED_MAX = 200 -- expired jobs that one script passes by
+local SKIPPED_MAX = 200 -- entries that one script passes by: of expired jobs, or unlike the rows of their jobs
 local answer = {'taken', 1, 0}
 local function give_back(id, text, body, ends)
   answer[#answer + 1] = id
@@ -69,11 +69,11 @@ local function jobs_of(lane, chunk)
       local member, score = page[place], tonumber(page[place + 1])
       place = place + 2
       local id = string.sub(member, 17)
-      local row = read(text_of(P .. 'j:' .. id))
-      if #passed == PASSED_MAX then
+      if #passed + #stale >= SKIPPED_MAX then
         saw_all = false
         return nil
       end
+      local row = read(text_of(P .. 'j:' .. id))
       if not row or row[STATE] ~= 'ready' or row[RUN_AT] ~= score or lane_key(lane_of(row)) ~= lane then
         stale[#stale + 1] = {lane, member}
       elseif row[EXPIRES_AT] and row[FENCE] == 0 and row[EXPIRES_AT] <= wall then
@@ -283,7 +283,7 @@ end
 
 -- Put back jobs that were passed by after their expiry, and that have not expired by a clock that was set back since.
 local function put_back()
-  for _, id in ipairs(ask('ZRANGE', P .. 'passed', '(' .. exact(wall), '+inf', 'BYSCORE', 'LIMIT', 0, PASSED_MAX)) do
+  for _, id in ipairs(ask('ZRANGE', P .. 'passed', '(' .. exact(wall), '+inf', 'BYSCORE', 'LIMIT', 0, SKIPPED_MAX)) do
     local row = read(text_of(P .. 'j:' .. id))
     if row and row[STATE] == 'ready' then write('ZADD', touch(row), row[RUN_AT], member_of(row[SEQ], id)) end
     write('ZREM', P .. 'passed', id)
