@@ -25,7 +25,7 @@ from holdfast.stores import open_store
 from holdfast.stores.protocol import Store
 from holdfast.upkeep.reaper import Reaper
 from tests.crash.limits_claimer import KEPT_S
-from tests.factory import enrol, make_job
+from tests.factory import add_many, enrol, make_job
 
 CLAIMERS = 8
 LONG = "HOLDFAST_KILLS" in os.environ  # the long form
@@ -157,7 +157,7 @@ def test_a_limit_that_is_changed_under_load_is_in_force_when_the_call_returns(
     store: Store, url: str, tmp_path: Path, running: list[Claimers]
 ) -> None:
     """From the return on, the number of running attempts only falls until it is within the limit, and stays there."""
-    store.add([make_job(queue="q", group=f"g{n % 20}") for n in range(20_000)])
+    add_many(store, [make_job(queue="q", group=f"g{n % 20}") for n in range(20_000)])
     running.append(Claimers(url, tmp_path, 5))
     clock, lots = SystemClock(), random.Random(11)
     changes = [setting(limit=10), Setting(), setting(limit=0), setting(group_limit=1), Setting(), setting(limit=7)]
@@ -202,7 +202,7 @@ def test_a_stopped_claimer_gives_its_place_up_once_and_is_refused_when_it_goes_o
     store: Store, url: str, tmp_path: Path, running: list[Claimers]
 ) -> None:
     store.limit("q", setting(limit=1))
-    store.add([make_job(queue="q", lease_s=1.5) for _ in range(3000)])
+    add_many(store, [make_job(queue="q", lease_s=1.5) for _ in range(3000)])
     running.append(Claimers(url, tmp_path, 1, many=2, kept_s=0.2))
     claimers, clock = running[0], SystemClock()
     reaper = Reaper(store, clock)

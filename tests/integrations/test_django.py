@@ -239,7 +239,7 @@ def test_a_store_elsewhere_is_not_joined(shared_house: House, django: Any) -> No
     [
         ({"DATABSE": "default"}, "perhaps 'DATABASE'"),
         ({"OPTIONS": {"kep": {}}}, "perhaps 'keep'"),
-        ({"DATABASE": "other"}, "names the database 'other', which DATABASES does not have"),
+        ({"DATABASE": "nowhere"}, "names the database 'nowhere', which DATABASES does not have"),
         ({"DATABASE": "default", "URL": "memory://"}, "both URL and DATABASE"),
         ("sqlite://", "must be a dict"),
     ],

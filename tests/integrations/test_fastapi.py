@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import aiosqlite
+import psycopg
 import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine, async_sessionmaker, create_async_engine
@@ -33,6 +34,9 @@ SHOP = Path(__file__).resolve().parents[2] / "examples" / "fastapi_shop"
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_the_tests_of_the_fastapi_shop_pass(kind: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     url = f"sqlite:///{tmp_path}/shop.db" if kind == "sqlite" else str(request.getfixturevalue("postgres"))
+    if kind == "postgres":
+        with psycopg.connect(url, autocommit=True) as db:  # other tests have a table of that name, too
+            db.execute("DROP TABLE IF EXISTS purchase CASCADE")
     env = {**os.environ, "DATABASE_URL": url, "PYTHONPATH": str(SHOP)}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", str(SHOP)]
     command += ["--rootdir", str(SHOP), "-c", os.devnull, "-p", "no:schemathesis"]

@@ -174,6 +174,7 @@ READS: dict[str, Callable[[Scene], Call]] = {
     "doubts": lambda scene: lambda store: store.doubts(),
     "missing": lambda scene: lambda store: store.missing(),
     "check": lambda scene: lambda store: store.check(),
+    "duties": lambda scene: lambda store: store.duties(),
 }
 # What a client is told when it repeats a call that was carried out, where that is another answer.
 SECOND = {

@@ -807,7 +807,8 @@ class Store(Protocol):
         """Return the earliest run_at (wall) of the jobs that a claim could give; None when there are none.
 
         For a queue that is paused until an instant, or has a rate, nothing is earlier than its pause and its next
-        permit. Limits, and groups that are full or paused, are not looked at.
+        permit. Limits, and groups that are full or paused, are not looked at. A job that has expired may count until a
+        reaper has ended it.
 
         `sleeps`: the caller is a worker that calls `wait` next if nothing is due. Where producers have to send hints,
         the store tells them that a worker sleeps: a job that is committed from now on ends that `wait`.

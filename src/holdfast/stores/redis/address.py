@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Literal, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from holdfast.errors import BadURL
 from holdfast.stores.urls import shown_url
@@ -36,7 +37,7 @@ class Options(NamedTuple):
     def parse(cls, url: str) -> Options:
         """Read an address; raise `BadURL` for one that cannot be read, and for an option that is not known."""
         try:
-            parts = urlsplit(url)
+            parts = _split(url)
             given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
         except ValueError:
             raise BadURL("the options of the store address are not written NAME=VALUE&NAME=VALUE") from None
@@ -71,6 +72,14 @@ class Options(NamedTuple):
             ack=_ack(given.get("ack")),
             epoch=given.get("epoch", ""),
         )
+
+
+def _split(url: str) -> SplitResult:
+    """Split an address that may name several servers: newer releases of Python allow brackets around a single one."""
+    scheme, _, rest = url.partition("://")
+    servers = re.match(r"[^/?#]*", rest)
+    netloc = servers[0] if servers else ""
+    return urlsplit(f"{scheme}://{rest[len(netloc) :]}")._replace(netloc=netloc)
 
 
 def _settings(scheme: str, netloc: str, path: str, given: dict[str, str]) -> dict[str, Any]:
